@@ -1,20 +1,20 @@
 r"""Personal weight masks (FED-PUB: Baek, Jeong, Jin, Yoon, Hwang; ICML 2023).
 
-theta = W * mu                                one real-valued mask per weight matrix, none on biases    MaskedWeight
-mu <- mu where |mu| >= threshold, else 0      pruning, in evaluation only                               pruned
+theta = W * mu                               one real-valued mask per weight matrix, none on biases   MaskedWeight
+mu <- mu where |mu| >= threshold, else 0     pruning, in evaluation only                              pruned
 
-:func:`apply_masks` gives the layers of any module a mask without forking them: ``layer.weight`` *reads* as ``W * mu``, while ``W``
-stays the parameter ``weight`` under its old state-dict name and ``mu`` is added as the parameter ``mask``. So a masked model has
-the entries of the unmasked one plus ``*.mask``; the latter are what must stay with a client (:data:`PRIVATE_MASKS`).
-Why not :mod:`torch.nn.utils.parametrize`: it refuses to be pickled (worker processes), renames the shared weights, and PyG's
-``Linear`` would write ``W * mu`` into the state dict beside them, which is exactly what must not leave the client.
+`apply_masks` gives the layers of any module a mask without forking them: ``layer.weight`` *reads* as ``W * mu``, while
+``W`` stays the parameter ``weight`` under its old state-dict name and ``mu`` is added as the parameter ``mask``. So a
+masked model has the entries of the unmasked one plus ``*.mask``, which must stay with the client (`PRIVATE_MASKS`).
+Why not ``torch.nn.utils.parametrize``: it refuses to be pickled (worker processes), renames the shared weights, and
+PyG's ``Linear`` would write ``W * mu`` into the state dict beside them, which is exactly what must not leave a client.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,10 +30,10 @@ def pruned(mask: Tensor, threshold: float) -> Tensor:
 
 
 class MaskedWeight:
-    r"""What :func:`apply_masks` puts in front of a layer's own class: ``weight`` reads as :math:`W \odot \mu`.
+    r"""What `apply_masks` puts in front of a layer's own class: ``weight`` reads as :math:`W \odot \mu`.
 
-    ``W`` is ``self._parameters["weight"]`` (see :func:`raw_weight`), :math:`\mu` is ``self.mask``. Training uses the mask as it is,
-    evaluation the :func:`pruned` one.
+    ``W`` is ``self._parameters["weight"]`` (see `raw_weight`), :math:`\mu` is ``self.mask``. Training uses the mask as
+    it is, evaluation the `pruned` one.
     """
 
     _unmasked: type[nn.Module]
@@ -56,7 +56,7 @@ class MaskedWeight:
         layer.reset_parameters()  # type: ignore[operator]
         nn.init.ones_(self._parameters["mask"])
 
-    # PyG's `Linear` saves `self.weight`, which is the product here; these two save and load the parameters as nn.Module does.
+    # PyG's `Linear` saves `self.weight`, the product here; these two save and load the parameters as nn.Module does.
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
         nn.Module._save_to_state_dict(self, *args, **kwargs)  # type: ignore[arg-type]
 
@@ -73,7 +73,7 @@ class MaskedWeight:
         return clone
 
 
-@lru_cache(maxsize=None)
+@cache
 def _masked_class(layer_class: type[nn.Module]) -> type[nn.Module]:
     return type(f"Masked{layer_class.__name__}", (MaskedWeight, layer_class), {"_unmasked": layer_class})
 
@@ -86,9 +86,9 @@ def _new_masked(layer_class: type[nn.Module]) -> nn.Module:
 def apply_masks(module: nn.Module, prune_below: float = 1e-3) -> nn.Module:
     r"""Give every weight matrix of ``module`` a mask of ones, in place: :math:`\theta = W \odot \mu`.
 
-    A weight matrix is a parameter called ``weight`` of two or more dimensions (``Linear`` layers of torch and of PyG, hence
-    ``GCNConv.lin``, ``SAGEConv.lin_l`` and ``lin_r``, classifier heads). Biases and normalisation weights get none; layers that
-    have a mask already keep it.
+    A weight matrix is a parameter called ``weight`` of two or more dimensions (``Linear`` layers of torch and of PyG,
+    hence ``GCNConv.lin``, ``SAGEConv.lin_l`` and ``lin_r``, classifier heads). Biases and normalisation weights get
+    none; layers that have a mask already keep it.
 
     Args:
         module: Any module whose layers exist (no lazy ones).
@@ -118,13 +118,14 @@ def apply_masks(module: nn.Module, prune_below: float = 1e-3) -> nn.Module:
         layer.prune_below = float(prune_below)
     if next(masked_layers(module), None) is None:
         raise ValueError(
-            f"`{type(module).__name__}` has no weight matrix to mask: no layer has a parameter `weight` of two dimensions."
+            f"`{type(module).__name__}` has no weight matrix to mask: "
+            "no layer has a parameter `weight` of two dimensions."
         )
     return module
 
 
 def masked_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Name and layer of everything in ``module`` that has a mask; the name is the prefix in the state dict (without the dot)."""
+    """Everything in ``module`` that has a mask: state-dict prefix (without the dot) and layer."""
     for name, layer in module.named_modules():
         if isinstance(layer, MaskedWeight):
             yield name, layer

@@ -1,10 +1,10 @@
 r"""FED-PUB, server half: personalised subgraph federated learning (Baek, Jeong, Jin, Yoon, Hwang; ICML 2023).
 
-G~                 SBM of 5 x 100 nodes, p_in .1, p_out 0, features N(0, 1)             proxy_graph
-h_i                mean over the nodes of f(G~; theta_i), computed at the client          lit_models.functional_embedding
-S(i, j)            cos(h_i, h_j)                                                          cosine_similarity
-alpha_ij           exp(tau S_ij) / sum_k exp(tau S_ik), k includes i                      similarity_weights
-theta_bar_i        sum_j alpha_ij theta_j                                                 personal_average
+G~            SBM of 5 x 100 nodes, p_in .1, p_out 0, features N(0, 1)      proxy_graph
+h_i           mean over the nodes of f(G~; theta_i), at the client          lit_models.functional_embedding
+S(i, j)       cos(h_i, h_j)                                                 cosine_similarity
+alpha_ij      exp(tau S_ij) / sum_k exp(tau S_ik), k includes i             similarity_weights
+theta_bar_i   sum_j alpha_ij theta_j                                        personal_average
 
 The client half (masks, L1 and proximal terms) is ``lit_models/masks.py`` and ``lit_models/objectives/fedpub.py``.
 """
@@ -40,7 +40,7 @@ def similarity_weights(embeddings: Tensor, tau: float) -> Tensor:
     r"""Mixing matrix :math:`\alpha_{ij} = \mathrm{softmax}_j(\tau \cos(h_i, h_j))` of K clients.
 
     Args:
-        embeddings: One functional embedding per client, shape ``(K, H)``. A zero row counts as orthogonal to all others.
+        embeddings: One functional embedding per client, shape ``(K, H)``; a zero row is orthogonal to all others.
         tau: Scale of the similarities; ``0`` gives the plain mean.
 
     Returns:
@@ -64,7 +64,8 @@ def personal_average(alpha: Tensor, stacked: Tensor) -> Tensor:
     """
     if alpha.dim() != 2 or stacked.dim() != 2 or alpha.shape[1] != stacked.shape[0]:
         raise ValueError(
-            f"`alpha` (receivers, senders) and `stacked` (senders, weights) do not fit: {tuple(alpha.shape)}, {tuple(stacked.shape)}."
+            "`alpha` (receivers, senders) and `stacked` (senders, weights) do not fit: "
+            f"{tuple(alpha.shape)} and {tuple(stacked.shape)}."
         )
     if not stacked.is_floating_point():
         raise ValueError(f"Only floating-point weights can be averaged, but `stacked` is {stacked.dtype}.")
@@ -90,7 +91,10 @@ def proxy_graph(
         ``Data`` with ``x`` ``(N, num_features)`` and ``edge_index`` ``(2, E)``, both directions, no self loops, sorted.
     """
     if num_features < 1 or num_blocks < 1 or block_size < 1:
-        raise ValueError(f"A proxy graph needs at least one feature, block and node: {num_features}, {num_blocks}, {block_size}.")
+        raise ValueError(
+            "A proxy graph needs at least one feature, block and node, but was asked for "
+            f"num_features={num_features}, num_blocks={num_blocks}, block_size={block_size}."
+        )
     if not (0 <= p_in <= 1 and 0 <= p_out <= 1):
         raise ValueError(f"`p_in` and `p_out` are probabilities, but are {p_in} and {p_out}.")
     num_nodes = num_blocks * block_size
