@@ -1,0 +1,72 @@
+"""Sparse bag-of-words features and adjacency in compressed-row form, with PyTorch alone (no SciPy, no compiled
+extra)."""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+
+def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A ``torch.sparse_csr`` tensor, without PyTorch's notice that CSR support is in beta."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Sparse CSR tensor support is in beta.*")
+        return torch.sparse_csr_tensor(indptr.long(), indices.long(), values, size=shape, check_invariants=False)
+
+
+def csr_from_entries(row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """CSR tensor of ``(row, col, value)`` entries in any order: repeated entries are summed, zeros dropped, columns
+    sorted."""
+    key, inverse = torch.unique(row.long() * shape[1] + col.long(), return_inverse=True)
+    summed = torch.zeros(key.numel(), dtype=values.dtype).index_add_(0, inverse, values)
+    key, summed = key[summed != 0], summed[summed != 0]
+    row, col = torch.div(key, max(shape[1], 1), rounding_mode="floor"), key % max(shape[1], 1)
+    return csr_tensor(row_pointers(row, shape[0]), col, summed, shape)
+
+
+def row_pointers(sorted_row: Tensor, num_rows: int) -> Tensor:
+    """Start of each row among entries that are sorted by row, shape ``(num_rows + 1,)``."""
+    indptr = torch.zeros(num_rows + 1, dtype=torch.long)
+    indptr[1:] = torch.bincount(sorted_row, minlength=num_rows).cumsum(0)
+    return indptr
+
+
+def expand_rows(indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """All stored entries of ``rows``: ``(owner, rank, position)``.
+
+    ``owner`` is the index into ``rows`` (ascending), ``rank`` counts the entries of one row from 0, ``position``
+    points into the arrays of columns and values.
+    """
+    count = indptr[rows + 1] - indptr[rows]
+    owner = torch.repeat_interleave(torch.arange(rows.numel()), count)
+    rank = torch.arange(owner.numel()) - (count.cumsum(0) - count)[owner]
+    return owner, rank, indptr[rows][owner] + rank
+
+
+def select_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """``x[rows]`` for a dense or CSR matrix, shape ``(len(rows), F)``, in the layout of ``x``."""
+    if x.layout != torch.sparse_csr:
+        return x[rows]
+    owner, _, position = expand_rows(x.crow_indices(), rows)
+    indptr = row_pointers(owner, rows.numel())
+    return csr_tensor(indptr, x.col_indices()[position], x.values()[position], (rows.numel(), x.size(1)))
+
+
+def normalize_rows(x: Tensor) -> Tensor:
+    """Divide each row by its sum (PyG's ``NormalizeFeatures`` for non-negative ``x``); a row that sums to 0 stays as
+    it is."""
+    if x.layout != torch.sparse_csr:
+        total = x.sum(dim=1, keepdim=True)
+        return x / torch.where(total == 0, torch.ones_like(total), total)
+    indptr = x.crow_indices()
+    owner = torch.repeat_interleave(torch.arange(x.size(0)), indptr.diff())
+    total = torch.zeros(x.size(0), dtype=x.dtype).index_add_(0, owner, x.values())
+    total[total == 0] = 1
+    return csr_tensor(indptr, x.col_indices(), x.values() / total[owner], (x.size(0), x.size(1)))
+
+
+def empty_rows(x: Tensor) -> int:
+    """How many rows hold nothing but zeros."""
+    if x.layout != torch.sparse_csr:
+        return int((x == 0).all(dim=1).sum())
+    return int((x.crow_indices().diff() == 0).sum())
