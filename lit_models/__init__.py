@@ -3,3 +3,8 @@
 from lit_models.base import LitGraphModule as LitGraphModule
 from lit_models.base import SampleLosses as SampleLosses
 from lit_models.base import snapshot as snapshot
+from lit_models.encoders import GAT as GAT
+from lit_models.encoders import GCN as GCN
+from lit_models.encoders import GIN as GIN
+from lit_models.encoders import GraphSAGE as GraphSAGE
+from lit_models.node_classifier import LitNodeClassifier as LitNodeClassifier

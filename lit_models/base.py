@@ -34,7 +34,7 @@ from lit_models.objectives.erm import ERM
 Schema = Mapping[str, int | str]
 
 default_optimizer: OptimizerCallable = partial(torch.optim.Adam, lr=1e-2, weight_decay=5e-4)
-"""Adam with the node-classification defaults; a ``functools.partial``, since modules are pickled to worker processes."""
+"""Adam with the node defaults; a ``functools.partial``, since modules are pickled to worker processes."""
 
 
 class SampleLosses(NamedTuple):
