@@ -7,4 +7,8 @@ from lit_models.encoders import GAT as GAT
 from lit_models.encoders import GCN as GCN
 from lit_models.encoders import GIN as GIN
 from lit_models.encoders import GraphSAGE as GraphSAGE
+from lit_models.functional_embedding import functional_embedding as functional_embedding
+from lit_models.masked_gcn import GCNWithHead as GCNWithHead
+from lit_models.masked_gcn import Masked as Masked
+from lit_models.masked_gcn import MaskedGCN as MaskedGCN
 from lit_models.node_classifier import LitNodeClassifier as LitNodeClassifier

@@ -29,7 +29,7 @@ def pruned(mask: Tensor, threshold: float) -> Tensor:
     return mask.masked_fill(mask.abs() < threshold, 0.0)
 
 
-class MaskedWeight:
+class MaskedWeight(nn.Module):
     r"""What `apply_masks` puts in front of a layer's own class: ``weight`` reads as :math:`W \odot \mu`.
 
     ``W`` is ``self._parameters["weight"]`` (see `raw_weight`), :math:`\mu` is ``self.mask``. Training uses the mask as
@@ -37,31 +37,27 @@ class MaskedWeight:
     """
 
     _unmasked: type[nn.Module]
-    _parameters: dict[str, nn.Parameter]
     mask: nn.Parameter
-    training: bool
     prune_below: float
 
     @property
     def weight(self) -> Tensor:
-        mask: Tensor = self._parameters["mask"]
-        if not self.training:
-            mask = pruned(mask, self.prune_below)
-        return self._parameters["weight"] * mask
+        mask = self.mask if self.training else pruned(self.mask, self.prune_below)
+        return raw_weight(self) * mask
 
     def reset_parameters(self) -> None:
         """Initialise ``W`` as the layer always does, and the mask to ones."""
         layer = self._unmasked.__new__(self._unmasked)  # the layer as it was before masking, over the same parameters
         layer.__dict__.update(self.__dict__)
         layer.reset_parameters()  # type: ignore[operator]
-        nn.init.ones_(self._parameters["mask"])
+        nn.init.ones_(self.mask)
 
     # PyG's `Linear` saves `self.weight`, the product here; these two save and load the parameters as nn.Module does.
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        nn.Module._save_to_state_dict(self, *args, **kwargs)  # type: ignore[arg-type]
+        nn.Module._save_to_state_dict(self, *args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        nn.Module._load_from_state_dict(self, *args, **kwargs)  # type: ignore[arg-type]
+        nn.Module._load_from_state_dict(self, *args, **kwargs)
 
     # The class is made at run time, so copies and pickles name the layer's own class.
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -79,7 +75,7 @@ def _masked_class(layer_class: type[nn.Module]) -> type[nn.Module]:
 
 
 def _new_masked(layer_class: type[nn.Module]) -> nn.Module:
-    masked_class = _masked_class(layer_class)
+    masked_class = _masked_class(layer_class)  # type: ignore[arg-type]
     return masked_class.__new__(masked_class)
 
 
@@ -113,7 +109,7 @@ def apply_masks(module: nn.Module, prune_below: float = 1e-3) -> nn.Module:
             )
         if weight.dim() < 2:
             continue
-        layer.__class__ = _masked_class(type(layer))
+        layer.__class__ = _masked_class(type(layer))  # type: ignore[arg-type]
         layer.register_parameter("mask", nn.Parameter(torch.ones_like(weight)))
         layer.prune_below = float(prune_below)
     if next(masked_layers(module), None) is None:
@@ -124,7 +120,7 @@ def apply_masks(module: nn.Module, prune_below: float = 1e-3) -> nn.Module:
     return module
 
 
-def masked_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def masked_layers(module: nn.Module) -> Iterator[tuple[str, MaskedWeight]]:
     """Everything in ``module`` that has a mask: state-dict prefix (without the dot) and layer."""
     for name, layer in module.named_modules():
         if isinstance(layer, MaskedWeight):
@@ -133,7 +129,7 @@ def masked_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def named_masks(module: nn.Module) -> dict[str, nn.Parameter]:
     """The masks themselves (live parameters) by the name of their layer."""
-    return {name: layer._parameters["mask"] for name, layer in masked_layers(module)}  # type: ignore[misc]
+    return {name: layer.mask for name, layer in masked_layers(module)}
 
 
 def raw_weight(layer: nn.Module) -> nn.Parameter:
@@ -146,9 +142,8 @@ def mask_statistics(module: nn.Module) -> dict[str, dict[str, float]]:
     """Per masked layer: ``sparsity`` (share of entries that evaluation prunes) and ``mean`` (of the mask)."""
     return {
         name: {
-            "sparsity": float((pruned(mask, layer.prune_below) == 0).double().mean()),
-            "mean": float(mask.double().mean()),
+            "sparsity": float((pruned(layer.mask, layer.prune_below) == 0).double().mean()),
+            "mean": float(layer.mask.double().mean()),
         }
         for name, layer in masked_layers(module)
-        for mask in [layer._parameters["mask"]]
     }

@@ -2,3 +2,4 @@
 
 from lit_models.objectives.base import Objective as Objective
 from lit_models.objectives.erm import ERM as ERM
+from lit_models.objectives.fedpub import MaskedProximal as MaskedProximal

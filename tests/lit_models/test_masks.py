@@ -143,6 +143,7 @@ def test_pickle_round_trip():
     assert type(clone.gcn.lin) is type(net.gcn.lin)
 
 
+@pytest.mark.slow
 def test_goes_to_a_spawned_process():
     net = _trained_like(apply_masks(nn.Sequential(nn.Linear(2, 3), PyGLinear(3, 2))))
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
