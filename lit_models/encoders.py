@@ -68,7 +68,7 @@ class Encoder(nn.Module):
         return h.to_dense() if is_sparse(h) else h
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Shapes: ``x`` ``(N, F)`` dense or ``torch.sparse_csr``, ``edge_index`` ``(2, E)`` -> ``(N, out_channels)``."""
+        """Shapes: ``x`` ``(N, F)``, dense or ``torch.sparse_csr``, ``edge_index`` ``(2, E)`` -> ``(N, out)``."""
         graph = self._graph(x, edge_index)
         h = self._hidden(graph)
         if self.num_layers > 1:

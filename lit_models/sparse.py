@@ -64,7 +64,7 @@ class SparseMatrix(NamedTuple):
     def from_csr(cls, matrix: Tensor, dtype: torch.dtype | None = None) -> SparseMatrix:
         """From a ``torch.sparse_csr`` tensor."""
         start, column = matrix.crow_indices(), matrix.col_indices()
-        values = matrix.values().to(dtype or matrix.dtype)
+        values = matrix.values().detach().to(dtype or matrix.dtype)  # a view would keep ``matrix`` alive in `remember`
         row = torch.repeat_interleave(torch.arange(matrix.size(0), device=start.device), start.diff())
         return cls(Rows(start, column, values), _compress(column, row, values, matrix.size(1)))
 
