@@ -39,7 +39,7 @@ class GraphLoaders(LightningDataModule):
     With a ``batch_size``, training batches come from :class:`~datamodules.sampling.NeighborSampler` in an order drawn
     from torch's global stream: each training node is a seed exactly once per epoch and the last, short batch is kept.
     Evaluation is on the full graph, or, with ``eval_batch_size``, on batches with all neighbours (and one hop more
-    than in training, so that degrees are exact too).
+    than in training, so that degrees are exact too); prediction is always on the full graph.
     """
 
     def __init__(self, batch_size: int | None, num_neighbors: Sequence[int], eval_batch_size: int | None) -> None:
@@ -95,12 +95,9 @@ class GraphLoaders(LightningDataModule):
 
     def _build_loader(self, stage: str) -> DataLoader:
         size = self.batch_size if stage == "train" else self.eval_batch_size
-        if size is None:
+        if size is None or stage == "predict":
             return DataLoader([self.data], batch_size=None, collate_fn=_same, num_workers=0)
-        if stage == "predict":
-            seeds = torch.arange(int(self.data.num_nodes))
-        else:
-            seeds = self.data[f"{stage}_mask"].nonzero().view(-1)
+        seeds = self.data[f"{stage}_mask"].nonzero().view(-1)
         fanouts = self.num_neighbors if stage == "train" else (ALL,) * (len(self.num_neighbors) + 1)
         sampler = NeighborSampler(self.data, fanouts)
         # without a seed there is nothing to shuffle, and PyTorch's RandomSampler refuses an empty set
@@ -246,7 +243,7 @@ class GraphDataModule(GraphLoaders):
         num_nodes, name = raw.y.numel(), type(self).__name__
         if num_nodes == 0 or raw.x.size(0) != num_nodes:
             raise ValueError(
-                f"`{name}` needs one feature row per node and at least one, but has {raw.x.size(0)} rows and {num_nodes} labels."
+                f"`{name}` needs one feature row per node, but has {raw.x.size(0)} rows and {num_nodes} labels."
             )
         y = raw.y.long()
         largest = int(y.max())
@@ -254,11 +251,15 @@ class GraphDataModule(GraphLoaders):
         wrong = ((y < -1) | (y >= self._num_classes)).nonzero().view(-1)
         if wrong.numel():
             raise ValueError(
-                f"`{name}`: node {int(wrong[0])} has label {int(y[wrong[0]])}, but labels must be 0 to {self._num_classes - 1}, or -1 for "
-                f"unlabeled ({wrong.numel()} such nodes). Correct the labels or the number of classes."
+                f"`{name}`: node {int(wrong[0])} has label {int(y[wrong[0]])}, but labels must be 0 to "
+                f"{self._num_classes - 1}, or -1 for unlabeled ({wrong.numel()} such nodes). Correct the labels or the "
+                "number of classes."
             )
         if self._num_classes < 1:
             raise ValueError(f"`{name}`: no node has a label. Give at least some nodes a class from 0 upwards.")
+        values = raw.x.values() if raw.x.layout == torch.sparse_csr else raw.x
+        if not bool(torch.isfinite(values).all()):
+            raise ValueError(f"`{name}`: some features are NaN or infinite. Fill them in or drop those nodes.")
         graph = Data(x=raw.x, edge_index=undirected_edges(raw.edge_index, num_nodes), y=y, num_nodes=num_nodes)
         graph.node_id = raw.node_id.long() if "node_id" in raw else torch.arange(num_nodes)
         for stage in STAGES:

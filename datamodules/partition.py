@@ -1,8 +1,8 @@
-r"""How the nodes of one graph are shared out among clients. Pure functions ``(edge_index, num_nodes, num_clients,
-seed) -> [ids of client 0, ...]``.
+r"""How the nodes of one graph are shared out among clients.
 
-- ``louvain``      FedSage (``specs/fedsage.md`` 2.1, 6): communities, cut to at most floor(N/M) - delta nodes, packed
-  greedily
+Pure functions ``(edge_index, num_nodes, num_clients, seed) -> [ids of client 0, ids of client 1, ...]``:
+
+- ``louvain``      FedSage (``specs/fedsage.md`` 2.1, 6): communities, none above floor(N/M) - delta nodes, packed
 - ``metis``        FED-PUB disjoint (``specs/fedpub.md`` 2): METIS k-way, as few edges cut as possible
 - ``overlapping``  FED-PUB overlapping: METIS into K/5 parts, of each 5 random halves
 - ``random``       a random permutation in M equal slices
@@ -72,8 +72,8 @@ def _check_count(num_nodes: int, num_clients: int) -> None:
         raise ValueError(f"`data.init_args.num_clients` is {num_clients}, but must be at least 1.")
     if num_clients > num_nodes:
         raise ValueError(
-            f"`data.init_args.num_clients` is {num_clients}, but the graph has only {num_nodes} nodes and each client needs one. "
-            f"Use at most {num_nodes} clients."
+            f"`data.init_args.num_clients` is {num_clients}, but the graph has only {num_nodes} nodes and each "
+            f"client needs one. Use at most {num_nodes} clients."
         )
 
 
@@ -133,10 +133,8 @@ def _metis_membership(edge_index: Tensor, num_nodes: int, parts: int) -> tuple[T
     if parts == 1:
         return torch.zeros(num_nodes, dtype=torch.long), ""
     if num_nodes < 2 * parts:
-        return (
-            None,
-            f"METIS needs at least two nodes per part, but {num_nodes} nodes were to make {parts} parts: Louvain packing was used.",
-        )
+        note = f"METIS is unsafe where {num_nodes} nodes are to make {parts} parts: Louvain packing was used."
+        return None, note
     try:
         import pymetis
     except ImportError:
@@ -146,10 +144,8 @@ def _metis_membership(edge_index: Tensor, num_nodes: int, parts: int) -> tuple[T
     if roots.numel() > 1:
         edge_index = undirected_edges(torch.cat([edge_index, torch.stack([roots[:-1], roots[1:]])], dim=1), num_nodes)
         note = f"The graph has {roots.numel()} components; METIS saw them joined by {roots.numel() - 1} helper edges."
-    indptr, target = (
-        row_pointers(edge_index[0], num_nodes).tolist(),
-        edge_index[1].tolist(),
-    )  # sorted by source, then target
+    indptr = row_pointers(edge_index[0], num_nodes).tolist()
+    target = edge_index[1].tolist()  # sorted by source, then target: METIS' answer depends on the order
     neighbours = [target[start:end] for start, end in zip(indptr, indptr[1:], strict=False)]
     _, parts_of_nodes = pymetis.part_graph(parts, adjacency=neighbours, recursive=False)
     membership = torch.tensor(list(parts_of_nodes), dtype=torch.long)

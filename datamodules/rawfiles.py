@@ -8,6 +8,7 @@ import pickle
 import shutil
 import urllib.request
 from collections import defaultdict
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,14 @@ def find_raw(root: str, candidates: list[str], files: list[str], url: str) -> Pa
     if not missing[best]:
         return best
     try:
-        best.mkdir(parents=True, exist_ok=True)
         for name in missing[best]:
             _download(url + name, best / name)
-    except OSError as error:  # urllib's errors are OSErrors, and so is a folder that cannot be written
+    except (OSError, HTTPException) as error:  # no network, no such file there, a folder that cannot be written
         absent = [name for name in files if not (best / name).is_file()]
         tried = "; ".join(str(folder) for folder in folders)
         raise ValueError(
-            f"`data.init_args.root` is {str(root)!r}, but these files are missing: {', '.join(absent)}. Put them into the folder "
-            f"{best} (looked in: {tried}). A download from {url} failed: {error}."
+            f"`data.init_args.root` is {str(root)!r}, but these files are missing: {', '.join(absent)}. Put them "
+            f"into the folder {best} (looked in: {tried}). They could not be downloaded from {url}: {error}."
         ) from error
     return best
 
@@ -57,8 +57,10 @@ def _download(url: str, path: Path) -> None:
     """Fetch one file; it appears under its name only when it is complete."""
     partial = path.with_name(path.name + ".part")
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply, open(partial, "wb") as file:
-            shutil.copyfileobj(reply, file)
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(partial, "wb") as file:
+                shutil.copyfileobj(reply, file)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

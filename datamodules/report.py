@@ -63,8 +63,13 @@ def client_findings(client: int, graph: Data) -> list[Finding]:
             finding("no_edges", client, nodes, message, fewer + " `louvain` and `metis` keep neighbours together.")
         )
     elif isolated:
-        message = f"{isolated} of {nodes} nodes of client {client} have no neighbour there: they are classified by their features."
-        remedy = "`data.init_args.partition: louvain` or `metis` keeps neighbours together; `largest_component: true` drops what is apart."
+        message = (
+            f"{isolated} of {nodes} nodes of client {client} have no neighbour there: features alone classify them."
+        )
+        remedy = (
+            "`data.init_args.partition: louvain` or `metis` keeps neighbours together; "
+            "`data.init_args.largest_component: true` drops what is apart."
+        )
         found.append(finding("isolated_nodes", client, isolated, message, remedy))
     unlabeled = int((graph.y < 0).sum())
     if unlabeled:
@@ -108,6 +113,6 @@ def graph_findings(graph: Data, lost: int, note: str) -> list[Finding]:
             )
         )
     if note:
-        remedy = "Nothing, if this is meant; the membership is in `partition.json`. Otherwise choose another `data.init_args.partition`."
+        remedy = "Nothing, if this is meant (`partition.json` has the result); else another `data.init_args.partition`."
         found.append(finding("partition_note", None, 1, note, remedy))
     return found

@@ -80,6 +80,6 @@ class NeighborSampler:
 def check_num_neighbors(num_neighbors: Sequence[int]) -> None:
     if not len(num_neighbors) or any(fanout != ALL and fanout < 1 for fanout in num_neighbors):
         raise ValueError(
-            f"`data.init_args.num_neighbors` is {list(num_neighbors)}, but must list one fan-out per layer, each at least 1 "
-            "(or -1 for all neighbours)."
+            f"`data.init_args.num_neighbors` is {list(num_neighbors)}, but must list one fan-out per layer, each "
+            "at least 1 (or -1 for all neighbours)."
         )
