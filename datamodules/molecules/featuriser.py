@@ -114,10 +114,10 @@ def encode_molecule(mol: Chem.Mol) -> tuple[list[int], list[tuple[int, int, int]
     """Atom codes in canonical order, and bonds ``(u, v, code)`` with ``u < v``, sorted."""
     rank = list(Chem.CanonicalRankAtoms(mol))
     atoms = [0] * len(rank)
-    for position, atom in zip(rank, mol.GetAtoms(), strict=True):
-        atoms[position] = atom_code(atom)
+    for i, position in enumerate(rank):
+        atoms[position] = atom_code(mol.GetAtomWithIdx(i))
     bonds = []
-    for bond in mol.GetBonds():
+    for bond in map(mol.GetBondWithIdx, range(mol.GetNumBonds())):          # many times faster than mol.GetBonds()
         u, v = rank[bond.GetBeginAtomIdx()], rank[bond.GetEndAtomIdx()]
         bonds.append((u, v, bond_code(bond)) if u < v else (v, u, bond_code(bond)))
     return atoms, sorted(bonds)

@@ -212,4 +212,5 @@ def _check(size: int, num_clients: int, min_size: int) -> None:
         fair = [len(part) for part in np.array_split(np.arange(size), num_clients)]
         raise ValueError(f"{size} training molecules cannot give each of {num_clients} clients {min_size}: the most "
                          f"even sizes are {fair}, so client(s) {[i for i, n in enumerate(fair) if n < min_size]} would "
-                         "be short. Use a smaller `data.init_args.min_client_size` or fewer `data.init_args.num_clients`.")
+                         "be short. Use a smaller `data.init_args.min_client_size` or a smaller "
+                         "`data.init_args.num_clients`.")

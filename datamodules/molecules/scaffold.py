@@ -25,6 +25,8 @@ def murcko_scaffold(molecule: str | Chem.Mol) -> str:
         ValueError: As ``parse_smiles``, if ``molecule`` is a SMILES.
     """
     mol = parse_smiles(molecule) if isinstance(molecule, str) else molecule
+    if mol.GetRingInfo().NumRings() == 0:
+        return ACYCLIC
     with rdBase.BlockLogs():
         try:
             return MurckoScaffold.MurckoScaffoldSmiles(mol=mol, includeChirality=False)

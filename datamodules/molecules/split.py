@@ -1,4 +1,4 @@
-"""Train, validation and test part of a molecular data set, made before anything goes to clients (FedChem spec section 4).
+"""Train, validation and test part of a molecular data set, made before anything goes to clients (spec section 4).
 
 ``random_split``    the protocol: N -> floor(0.8 N) / half of the rest / the rest, e.g. 642 -> 513 / 64 / 65
 ``official_split``  the authors' permutations (NumPy seed 42, then PyTorch seed 123)
@@ -50,7 +50,7 @@ def official_split(size: int, sizes: tuple[int, int, int] | None = None) -> dict
 
 
 def scaffold_split(groups: np.ndarray, sizes: tuple[int, int, int] | None = None) -> dict[str, np.ndarray]:
-    """Whole groups, largest first (ties: first appearance first), fill the training, the validation, then the test part.
+    """Whole groups, largest first (ties: first appearance first), fill training, then validation, then test.
 
     A group that no longer fits into a part goes to the next one, so no scaffold is in two parts; the sizes are upper
     bounds for the first two.

@@ -1,0 +1,129 @@
+"""Loaders over parts of one molecule set, built once and reused in every round; and the data module of one client."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
+
+from datamodules.molecules.packed import PackedMolecules, Part, make_loader
+from datamodules.molecules.split import PARTS
+
+
+class MoleculeLoaders(LightningDataModule):
+    """Training batches of ``batch_size`` molecules, never more than there are, the last short one kept; shuffled from
+    torch's global random state. A part without molecules has no loader (``[]``).
+
+    A batch is a PyG ``Batch``: ``x`` float ``(n, 74)``, ``edge_index`` ``(2, e)``, ``edge_attr`` float ``(e, 13)``,
+    ``edge_type`` int64 ``(e,)``, ``batch`` ``(n,)``, ``y`` float ``(B, T)`` in original units with ``nan`` for a
+    missing label, ``sample_id`` int64 ``(B,)``; with geometry ``z``, ``pos`` ``(n, 3)`` instead of the first four.
+    """
+
+    def __init__(self, batch_size: int, eval_batch_size: int) -> None:
+        super().__init__()
+        for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"`data.init_args.{name}` must be a whole number of at least 1, got {size!r}.")
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self._parts: dict[str, Part] = {}
+        self._loaders: dict[str, DataLoader | list] = {}
+
+    def _set_parts(self, packed: PackedMolecules, parts: Mapping[str, np.ndarray]) -> None:
+        everything = {"predict": np.arange(len(packed))}
+        self._parts = {name: Part(packed, positions) for name, positions in (dict(parts) | everything).items()}
+        self._loaders = {}
+
+    def part(self, name: str) -> Part:
+        """The molecules of ``train``, ``val``, ``test``, or all of them (``predict``)."""
+        if not self._parts:
+            raise ValueError(f"`{type(self).__name__}` has no data yet: call `setup()` first.")
+        return self._parts[name]
+
+    @property
+    def num_train_samples(self) -> int:
+        """Number of training molecules; 0 means that there is nothing to train on."""
+        return len(self.part("train"))
+
+    @property
+    def num_val_samples(self) -> int:
+        return len(self.part("val"))
+
+    @property
+    def num_test_samples(self) -> int:
+        return len(self.part("test"))
+
+    def train_dataloader(self) -> DataLoader | list:
+        return self._loader("train")
+
+    def val_dataloader(self) -> DataLoader | list:
+        return self._loader("val")
+
+    def test_dataloader(self) -> DataLoader | list:
+        return self._loader("test")
+
+    def predict_dataloader(self) -> DataLoader | list:
+        """All molecules, in the order of the original rows."""
+        return self._loader("predict")
+
+    def sequential_train_dataloader(self) -> DataLoader | list:
+        """Every training molecule once, in a fixed order: for caches of what a fixed model says about each sample."""
+        return self._loader("sequential")
+
+    def _loader(self, name: str) -> DataLoader | list:
+        if name not in self._loaders:
+            part = self.part("train" if name == "sequential" else name)
+            size = self.batch_size if name == "train" else self.eval_batch_size
+            self._loaders[name] = make_loader(part, size, shuffle=name == "train")
+        return self._loaders[name]
+
+
+class ClientMoleculeDataModule(MoleculeLoaders):
+    """What one client holds: its own molecules and nothing of the others.
+
+    Args:
+        packed: The client's molecules in the order of the original rows.
+        parts: Positions in ``packed`` of ``train``, and of ``val`` and ``test`` where the client has its own.
+        schema: The federation's schema.
+        batch_size, eval_batch_size: Molecules per batch.
+    """
+
+    def __init__(self, packed: PackedMolecules, parts: Mapping[str, np.ndarray], schema: dict[str, Any],
+                 batch_size: int = 64, eval_batch_size: int = 512) -> None:
+        super().__init__(batch_size, eval_batch_size)
+        self.packed, self.schema = packed, dict(schema)
+        none = np.zeros(0, dtype=np.int64)
+        self._set_parts(packed, {name: parts.get(name, none) for name in PARTS})
+
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that training on this client depends on."""
+        return content_sha256(self.packed, {name: self.part(name).positions.numpy() for name in PARTS})
+
+
+def content_sha256(packed: PackedMolecules, parts: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of the tensors of a set and of the positions of its parts."""
+    sha = hashlib.sha256()
+    tensors = {"y": packed.y, "sample_id": packed.sample_id, "node_ptr": packed.node_ptr, "edge_ptr": packed.edge_ptr,
+               "atom_table": packed.atom_table, **packed.nodes, **packed.edges}
+    arrays = {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
+    arrays |= {f"part {name}": np.asarray(positions, dtype=np.int64) for name, positions in parts.items()}
+    for name, array in sorted(arrays.items()):
+        sha.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        sha.update(array.tobytes())
+    return sha.hexdigest()
+
+
+def label_statistics(y: torch.Tensor) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each task over its known labels, float ``(M, T)`` -> two lists of T.
+
+    A task without labels has mean 0; one without spread has deviation 1.
+    """
+    known = torch.isfinite(y)
+    values = torch.where(known, y, 0).double()
+    count = known.sum(0).clamp_min(1)
+    mean = values.sum(0) / count
+    deviation = (torch.where(known, values - mean, 0).square().sum(0) / count).sqrt()
+    return mean.tolist(), torch.where(deviation > 1e-12, deviation, 1.0).tolist()

@@ -1,0 +1,110 @@
+"""MoleculeNet (Wu et al. 2018) from the raw CSV files, in the columns that PyG's ``MoleculeNet`` reads.
+
+The file lies at ``<root>/moleculenet/esol/raw/delaney-processed.csv`` or ``<root>/esol/raw/...`` (also as ``.csv.gz``),
+and is downloaded from where PyG takes it if it is missing. Nothing is written beside it: the folder may be read-only.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch_geometric.datasets import MoleculeNet
+
+from datamodules.molecules.datamodule import MoleculeDataModule
+from datamodules.molecules.table import MoleculeSet, MoleculeTable
+from datamodules.rawfiles import find_raw
+
+REGRESSION = ("esol", "freesolv", "lipo")
+ALIASES = {"lipophilicity": "lipo", "delaney": "esol"}
+MISSING = ("", "nan", "na", "n/a", "none", "null")
+UNITS = {"esol": "log10(mol/L)", "freesolv": "kcal/mol", "lipo": "logD"}
+
+
+class MoleculeNetDataModule(MoleculeDataModule):
+    """One of MoleculeNet's sets.
+
+    Args:
+        root: Folder that holds ``moleculenet/`` or the folders of the sets themselves.
+        name: ESOL, FreeSolv or Lipo (regression, RMSE); Tox21, SIDER, ClinTox, BBBP, BACE, HIV, MUV, PCBA or ToxCast
+            (classification, ROC-AUC); in any case. What PyG adds works by its name, too.
+        options: Everything that ``MoleculeDataModule`` takes.
+
+    Raises:
+        ValueError: An unknown name; a missing file (which, and where to put it).
+    """
+
+    def __init__(self, root: str = "data", name: str = "ESOL", **options: Any) -> None:
+        super().__init__(**options)
+        self.root = root
+        self.name = ALIASES.get(name.lower(), name.lower())
+        if self.name not in MoleculeNet.names:
+            known = ", ".join(entry[0] for entry in MoleculeNet.names.values())
+            raise ValueError(f"`data.init_args.name` must be one of {known}, got {name!r}.")
+        self.task = "regression" if self.name in REGRESSION else "classification"
+        self.metric = "rmse" if self.task == "regression" else "roc_auc"
+
+    def prepare_data(self) -> None:
+        """Downloads the file if it is missing."""
+        self.raw_file()
+
+    def raw_file(self) -> Path:
+        """The CSV file, plain or gzipped.
+
+        Raises:
+            ValueError: It is missing and cannot be downloaded.
+        """
+        _, remote, stem, _, _ = MoleculeNet.names[self.name]
+        folders = [f"moleculenet/{self.name}/raw", f"{self.name}/raw"]
+        for folder in folders:
+            for file in (f"{stem}.csv", f"{stem}.csv.gz"):
+                if Path(self.root, folder, file).is_file():
+                    return Path(self.root, folder, file)
+        return find_raw(self.root, folders, [remote], MoleculeNet.url.format("")) / remote
+
+    def load(self) -> MoleculeSet:
+        _, _, _, smiles_column, label_columns = MoleculeNet.names[self.name]
+        frame = read_csv(self.raw_file())
+        names = list(frame.columns)
+        chosen = names[label_columns] if isinstance(label_columns, slice) else [names[label_columns]]
+        columns = {name: frame[name].tolist() for name in [self.client_column] if name in names}
+        y = np.stack([label_column(frame[name]) for name in chosen], axis=1)
+        unit = UNITS.get(self.name)
+        return self.from_table(MoleculeTable(frame[names[smiles_column]].tolist(), y, chosen, columns,
+                                             [unit] * len(chosen) if unit else []))
+
+
+def read_csv(path: Path) -> Any:
+    """A data frame of texts (blanks are ``nan``), one row per line that is not empty.
+
+    Raises:
+        ValueError: The file is no table.
+    """
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""], encoding="utf-8-sig")
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError, EOFError) as error:
+        raise ValueError(f"`{path}` is not a CSV file ({error}). Replace it by the published one.") from error
+
+
+def label_column(column: Any) -> np.ndarray:
+    """The numbers of one column, float32, ``nan`` where blank.
+
+    Raises:
+        ValueError: A text that is no number, with its row.
+    """
+    import pandas as pd
+
+    numbers = pd.to_numeric(column, errors="coerce")
+    blank = column.isna() | column.str.strip().str.lower().isin(MISSING)
+    wrong = np.flatnonzero((numbers.isna() & ~blank).to_numpy())
+    if len(wrong):
+        raise ValueError(f"column {column.name!r}, row {wrong[0]}: {column.iloc[wrong[0]]!r} is not a number "
+                         f"({len(wrong)} such rows). A missing label is an empty field.")
+    values = numbers.to_numpy(dtype=np.float64)
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
+        raise ValueError(f"column {column.name!r}, row {infinite[0]}: the label is infinite ({len(infinite)} such "
+                         "rows).")
+    return values.astype(np.float32)

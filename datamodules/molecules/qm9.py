@@ -1,0 +1,205 @@
+"""QM9: DFT geometries and twelve properties (FedChem spec section 4); the same numbers as PyG's ``QM9``.
+
+The raw files are PyG's (``gdb9.sdf``, ``gdb9.sdf.csv``, ``uncharacterized.txt``) in ``<root>/qm9/raw`` or
+``<root>/raw``. Energies are converted to eV; U0, U, H and G are those of atomisation.
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Iterator, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rdkit import Chem, rdBase
+from torch_geometric.datasets.qm9 import HAR2EV, KCALMOL2EV, QM9
+
+from datamodules.molecules.cache import Arrays, cached, content_key, pack_strings, unpack_strings
+from datamodules.molecules.datamodule import MoleculeDataModule
+from datamodules.molecules.moleculenet import label_column, read_csv
+from datamodules.molecules.packed import PackedMolecules
+from datamodules.molecules.parallel import map_chunks
+from datamodules.molecules.scaffold import murcko_scaffold
+from datamodules.molecules.table import MoleculeSet, usable_rows
+from datamodules.rawfiles import TIMEOUT_SECONDS
+
+# (name, column of gdb9.sdf.csv, unit, factor to that unit); in PyG's numbering 0-6, 12-15, 11
+TARGETS = (
+    ("mu", "mu", "D", 1.0), ("alpha", "alpha", "a0^3", 1.0), ("homo", "homo", "eV", HAR2EV),
+    ("lumo", "lumo", "eV", HAR2EV), ("gap", "gap", "eV", HAR2EV), ("r2", "r2", "a0^2", 1.0),
+    ("zpve", "zpve", "eV", HAR2EV),
+    ("U0", "u0_atom", "eV", KCALMOL2EV), ("U", "u298_atom", "eV", KCALMOL2EV), ("H", "h298_atom", "eV", KCALMOL2EV),
+    ("G", "g298_atom", "eV", KCALMOL2EV), ("Cv", "cv", "cal/(mol K)", 1.0),
+)
+FILES = ("gdb9.sdf", "gdb9.sdf.csv", "uncharacterized.txt")
+COMPLETE = 130_831
+
+
+class QM9DataModule(MoleculeDataModule):
+    """QM9 for models of geometry: a batch has ``z``, ``pos`` (angstrom), ``batch``, ``y`` ``(B, 12)``, ``sample_id``.
+
+    The metric is the plain mean of the twelve mean absolute errors, in mixed units as in the paper. The complete set is
+    split 110,000 / 10,000 / 10,831; any other number of molecules by ``fractions``.
+
+    Args:
+        root: Folder that holds ``qm9/raw`` or ``raw``.
+        options: Everything that ``MoleculeDataModule`` takes.
+    """
+
+    metric = "mae"
+
+    def __init__(self, root: str = "data", **options: Any) -> None:
+        super().__init__(**options)
+        self.root = root
+
+    def part_sizes(self, size: int) -> tuple[int, int, int]:
+        if size == COMPLETE and self.fractions == (0.8, 0.1, 0.1):
+            return 110_000, 10_000, size - 120_000
+        return super().part_sizes(size)
+
+    def prepare_data(self) -> None:
+        """Downloads the files if they are missing."""
+        self.raw_folder()
+
+    def raw_folder(self) -> Path:
+        """The folder with the three raw files.
+
+        Raises:
+            ValueError: They are missing and cannot be downloaded.
+        """
+        folders = [Path(self.root, "qm9", "raw"), Path(self.root, "raw")]
+        for folder in folders:
+            if all((folder / name).is_file() for name in FILES):
+                return folder
+        try:
+            _download(folders[0])
+        except (OSError, HTTPException, zipfile.BadZipFile, KeyError) as error:
+            raise ValueError(
+                f"`data.init_args.root` is {self.root!r}, but QM9's files are missing. Put {', '.join(FILES)} into "
+                f"{folders[0]} (looked in: {', '.join(map(str, folders))}). They could not be downloaded from "
+                f"{QM9.raw_url}: {error}.") from error
+        return folders[0]
+
+    def load(self) -> MoleculeSet:
+        folder = self.raw_folder()
+        frame = read_csv(folder / "gdb9.sdf.csv")
+        y = np.stack([label_column(frame[column]) * np.float32(factor) for _, column, _, factor in TARGETS], axis=1)
+        blocks = list(sdf_blocks(folder / "gdb9.sdf"))
+        if len(blocks) != len(frame):
+            raise ValueError(f"`{folder}`: gdb9.sdf has {len(blocks)} molecules and gdb9.sdf.csv {len(frame)} rows. "
+                             "Replace them by the published files.")
+        arrays = cached(self.cache_dir, content_key("sdf", "", blocks), lambda: _concatenate(map_chunks(
+            encode_blocks, blocks, self.featurise_workers, "reading SDF")))
+        strings = {name: unpack_strings(arrays[name]) for name in ("canonical", "scaffold", "reason")}
+        names = [block.split("\n", 1)[0].strip() for block in blocks]
+        rows, dropped = usable_rows(strings["reason"], names, self.invalid)
+        left_out = uncharacterised(folder / "uncharacterized.txt")
+        dropped += [{"row": int(row), "reason": "uncharacterised in QM9's own list", "smiles": names[row]}
+                    for row in rows if row in left_out]
+        dropped.sort(key=lambda drop: drop["row"])
+        rows = np.array([row for row in rows if row not in left_out], dtype=np.int64)
+        everything = PackedMolecules(
+            y=torch.from_numpy(y), sample_id=torch.arange(len(blocks)),
+            node_ptr=torch.from_numpy(np.concatenate([[0], np.cumsum(arrays["atom_count"])])),
+            edge_ptr=torch.zeros(len(blocks) + 1, dtype=torch.long), atom_table=torch.zeros(0, 0),
+            nodes={"z": torch.from_numpy(arrays["z"]), "pos": torch.from_numpy(arrays["pos"])})
+        return MoleculeSet(
+            packed=everything.select(rows), canonical=[strings["canonical"][row] for row in rows],
+            scaffold=[strings["scaffold"][row] for row in rows], num_fragments=arrays["num_fragments"][rows],
+            task_names=[name for name, *_ in TARGETS], units=[unit for _, _, unit, _ in TARGETS], dropped_rows=dropped,
+            columns={"name": [names[row] for row in rows]})
+
+
+def sdf_blocks(path: Path) -> Iterator[str]:
+    """The records of an SDF file, each without its ``$$$$`` line."""
+    lines: list[str] = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("$$$$"):
+                yield "".join(lines)
+                lines = []
+            else:
+                lines.append(line)
+    if "".join(lines).strip():
+        yield "".join(lines)
+
+
+def encode_blocks(blocks: Sequence[str]) -> Arrays:
+    """Elements, coordinates, SMILES and scaffold of a few SDF records; runs in a worker process.
+
+    A record that RDKit can read but not sanitise keeps its geometry; only its SMILES and scaffold are made from the
+    unsanitised bonds.
+    """
+    z: list[int] = []
+    pos: list[np.ndarray] = []
+    counts: list[tuple[int, int]] = []
+    strings: list[tuple[str, str, str]] = []
+    with rdBase.BlockLogs():
+        for block in blocks:
+            mol = Chem.MolFromMolBlock(block, sanitize=False, removeHs=False)
+            if mol is None or mol.GetNumAtoms() == 0 or mol.GetNumConformers() == 0:
+                strings.append(("", "", "no molecule with coordinates in this record"))
+                counts.append((0, 0))
+                continue
+            z += [mol.GetAtomWithIdx(i).GetAtomicNum() for i in range(mol.GetNumAtoms())]
+            pos.append(mol.GetConformer().GetPositions().astype(np.float32))
+            counts.append((mol.GetNumAtoms(), len(Chem.GetMolFrags(mol))))
+            strings.append((*_names(mol), ""))
+    table = np.array(counts, dtype=np.int64).reshape(-1, 2)
+    canonical, scaffold, reason = zip(*strings, strict=True) if strings else ((), (), ())
+    return {"atom_count": table[:, 0], "num_fragments": table[:, 1], "z": np.array(z, dtype=np.uint8),
+            "pos": np.concatenate([np.zeros((0, 3), np.float32), *pos]), "canonical": pack_strings(list(canonical)),
+            "scaffold": pack_strings(list(scaffold)), "reason": pack_strings(list(reason))}
+
+
+def _names(mol: Chem.Mol) -> tuple[str, str]:
+    try:
+        mol = Chem.RemoveHs(mol)
+        return Chem.MolToSmiles(mol), murcko_scaffold(mol)
+    except (ValueError, RuntimeError):
+        mol.UpdatePropertyCache(strict=False)
+        Chem.FastFindRings(mol)
+        bare = Chem.RemoveHs(mol, sanitize=False)
+        return Chem.MolToSmiles(bare), murcko_scaffold(bare)
+
+
+def uncharacterised(path: Path) -> set[int]:
+    """Rows of ``gdb9.sdf`` (from 0) in QM9's list of molecules whose geometry does not match their SMILES; nine lines
+    of heading and two of ending, as PyG reads it.
+
+    Raises:
+        ValueError: A line in between that does not start with a number.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[9:-2]
+    try:
+        return {int(line.split()[0]) - 1 for line in lines}
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"`{path}` is not QM9's list of uncharacterised molecules ({error}). Replace it by the "
+                         "published one.") from error
+
+
+def _concatenate(chunks: Sequence[Arrays]) -> Arrays:
+    chunks = list(chunks) or [encode_blocks([])]
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
+def _download(folder: Path) -> None:
+    """PyG's two downloads; files appear under their names only when they are complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        archive = Path(temporary, "qm9.zip")
+        for url, path in ((QM9.raw_url, archive), (QM9.raw_url2, Path(temporary, FILES[2]))):
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply, open(path, "wb") as file:
+                shutil.copyfileobj(reply, file)
+        with zipfile.ZipFile(archive) as zipped:
+            for name in FILES[:2]:
+                with zipped.open(name) as source, open(Path(temporary, name), "wb") as file:
+                    shutil.copyfileobj(source, file)
+        for name in FILES:
+            os.replace(Path(temporary, name), folder / name)
