@@ -66,6 +66,19 @@ def frozen_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).requires_grad_(False).eval()
 
 
+def _without_parser(optimizer: OptimizerCallable) -> OptimizerCallable:
+    """The same callable, without the command line's parser that LightningCLI ties to it.
+
+    jsonargparse gives ``partial(helper, instantiator, torch.optim.Adam, lr=...)``; its instantiator would be copied with
+    every module and sent to worker processes.
+    """
+    if isinstance(optimizer, partial) and optimizer.args:
+        optimizer_class = optimizer.args[-1]
+        if isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.Optimizer):
+            return partial(optimizer_class, **optimizer.keywords)
+    return optimizer
+
+
 class LitGraphModule(LightningModule):
     r"""Base of all our modules. Subclasses implement `build_layers`, `forward`, `losses` and, if scored, `make_scores`.
 
@@ -90,7 +103,7 @@ class LitGraphModule(LightningModule):
         if _given_hyperparameters.get() is not None:  # under LightningCLI these are plain values, safe in a checkpoint
             self.save_hyperparameters(logger=False)
         self.objective = ERM() if objective is None else objective
-        self.optimizer = optimizer
+        self.optimizer = _without_parser(optimizer)
         self.schema: dict[str, int | str] | None = None
         self._train_loss: list[Tensor] = []
 
@@ -193,7 +206,7 @@ class LitGraphModule(LightningModule):
         if self._train_loss:
             losses, self._train_loss = self._train_loss, []
             mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
-            self.report({"train/loss": mean})
+            self.log_values({"train/loss": mean})
 
     def on_train_start(self) -> None:
         self._train_loss = []
@@ -213,11 +226,11 @@ class LitGraphModule(LightningModule):
     def load_private_state(self, state: dict[str, Tensor]) -> None:
         self.objective.load_state(state)
 
-    def report(self, values: dict[str, Tensor]) -> None:
+    def log_values(self, values: dict[str, Tensor]) -> None:
         """Log values of an epoch, by full name. Everything that we log comes through here.
 
         Lightning's bookkeeping costs about 0.3 ms a name and epoch, so a caller that runs many small fits may put a
-        cheaper sink in its place for their duration (``module.report = sink``, then ``del module.report``).
+        cheaper sink in its place for their duration (``module.log_values = sink``, then ``del``).
         """
         self.log_dict(values, on_step=False, on_epoch=True, batch_size=1, sync_dist=self.trainer.world_size > 1)
 
@@ -231,22 +244,28 @@ class LitGraphModule(LightningModule):
         """Log ``<stage>/<metric>`` for every metric that is defined (over all batches and, under DDP, all ranks)."""
         values = {f"{stage}/{name}": value for name, value in scores.compute().items()}
         if values:
-            self.report(values)
+            self.log_values(values)
 
     def on_validation_epoch_start(self) -> None:
-        self.val_scores.reset()
+        if self.val_scores is not None:
+            self.val_scores.reset()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.update_scores(self.val_scores, batch, "val")
+        if self.val_scores is not None:
+            self.update_scores(self.val_scores, batch, "val")
 
     def on_validation_epoch_end(self) -> None:
-        self.log_scores(self.val_scores, "val")
+        if self.val_scores is not None:
+            self.log_scores(self.val_scores, "val")
 
     def on_test_epoch_start(self) -> None:
-        self.test_scores.reset()
+        if self.test_scores is not None:
+            self.test_scores.reset()
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.update_scores(self.test_scores, batch, "test")
+        if self.test_scores is not None:
+            self.update_scores(self.test_scores, batch, "test")
 
     def on_test_epoch_end(self) -> None:
-        self.log_scores(self.test_scores, "test")
+        if self.test_scores is not None:
+            self.log_scores(self.test_scores, "test")

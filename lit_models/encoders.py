@@ -10,6 +10,8 @@ layers unchanged; with ``torch.sparse_csr`` features the same function is comput
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
@@ -58,7 +60,7 @@ class Encoder(nn.Module):
     def make_layer(self, in_channels: int, out_channels: int, last: bool) -> nn.Module:
         raise NotImplementedError
 
-    def layer(self, conv: nn.Module, h: Tensor, graph: Graph) -> Tensor:
+    def layer(self, conv: Any, h: Tensor, graph: Graph) -> Tensor:
         """One layer; ``h`` is ``graph.x`` in the first. ``is_sparse(graph.x)`` chooses the path."""
         raise NotImplementedError
 
@@ -106,7 +108,7 @@ class GraphSAGE(Encoder):
     def make_layer(self, in_channels: int, out_channels: int, last: bool) -> nn.Module:
         return SAGEConv(in_channels, out_channels, aggr="mean")
 
-    def layer(self, conv: nn.Module, h: Tensor, graph: Graph) -> Tensor:
+    def layer(self, conv: Any, h: Tensor, graph: Graph) -> Tensor:
         if not is_sparse(graph.x):
             return conv(h, graph.edge_index)
         neighbours, own = conv.lin_l, conv.lin_r
@@ -129,7 +131,7 @@ class GCN(Encoder):
     def make_layer(self, in_channels: int, out_channels: int, last: bool) -> nn.Module:
         return GCNConv(in_channels, out_channels, normalize=False)
 
-    def layer(self, conv: nn.Module, h: Tensor, graph: Graph) -> Tensor:
+    def layer(self, conv: Any, h: Tensor, graph: Graph) -> Tensor:
         if not is_sparse(graph.x):
             return conv(h, *graph.gcn_edges())
         if h is graph.x:
@@ -162,7 +164,7 @@ class GAT(Encoder):
         conv.lin = SparseInputLinear(in_channels, heads * width, bias=False, weight_initializer="glorot")
         return conv
 
-    def layer(self, conv: nn.Module, h: Tensor, graph: Graph) -> Tensor:
+    def layer(self, conv: Any, h: Tensor, graph: Graph) -> Tensor:
         return conv(h, graph.edge_index)
 
 
@@ -176,7 +178,7 @@ class GIN(Encoder):
         width = self.hidden_channels
         return GINConv(nn.Sequential(nn.Linear(in_channels, width), nn.ReLU(), nn.Linear(width, out_channels)))
 
-    def layer(self, conv: nn.Module, h: Tensor, graph: Graph) -> Tensor:
+    def layer(self, conv: Any, h: Tensor, graph: Graph) -> Tensor:
         if not is_sparse(graph.x):
             return conv(h, graph.edge_index)
         if h is not graph.x:

@@ -47,7 +47,8 @@ class LitNodeClassifier(LitGraphModule):
         in_channels: int | None = None,
     ) -> None:
         super().__init__(objective, optimizer)
-        self.encoder = encoder
+        self.encoder: Any = encoder
+        self.private_entries = tuple(f"encoder.{pattern}" for pattern in getattr(encoder, "private_entries", ()))
         self.num_classes, self.in_channels = num_classes, in_channels
         if num_classes is not None and in_channels is not None:
             self.build({"num_features": in_channels, "num_classes": num_classes})
@@ -65,11 +66,11 @@ class LitNodeClassifier(LitGraphModule):
         self.encoder.build(self.in_channels, self.num_classes)
 
     def make_scores(self) -> Metric:
-        return ClassificationScores(self.num_classes)
+        return ClassificationScores(self._num_classes)
 
-    def forward(self, batch: Any, *, x: Tensor | None = None) -> Tensor:
-        """Logits of all nodes of a batch, shape ``(N, C)``; ``x`` replaces the batch's features."""
-        return self.encoder(batch.x if x is None else x, batch.edge_index)
+    def forward(self, batch: Any, **replaced_inputs: Tensor) -> Tensor:
+        """Logits of all nodes of a batch, shape ``(N, C)``; ``x=`` replaces the batch's features."""
+        return self.encoder(replaced_inputs["x"] if replaced_inputs else batch.x, batch.edge_index)
 
     def embed(self, batch: Any) -> Tensor:
         """Input of the last layer for all nodes, shape ``(N, H)``."""
@@ -104,22 +105,29 @@ class LitNodeClassifier(LitGraphModule):
             node_id, probabilities = node_id[mask], probabilities[mask]
         return {"node_id": node_id, "probabilities": probabilities}
 
+    @property
+    def _num_classes(self) -> int:
+        if self.num_classes is None:
+            raise ValueError("LitNodeClassifier has no layers yet: call `build(schema)`, or fit it with a Trainer.")
+        return self.num_classes
+
     def _samples(self, batch: Any, stage: str) -> _Samples:
         mask, labels, ids = batch[f"{stage}_mask"], batch.y, _node_ids(batch)
+        num_classes = self._num_classes
 
         def compute() -> _Samples:
             rows = (mask & (labels >= 0)).nonzero().squeeze(1)
             chosen = labels[rows]
-            if chosen.numel() and int(chosen.max()) >= self.num_classes:
+            if chosen.numel() and int(chosen.max()) >= num_classes:
                 wrong = int(chosen.argmax())
                 raise ValueError(
                     f"Node {int(ids[rows[wrong]])} has label {int(chosen[wrong])}, but the model has "
-                    f"{self.num_classes} classes (0 to {self.num_classes - 1}). Correct the label, or leave out "
+                    f"{num_classes} classes (0 to {num_classes - 1}). Correct the label, or leave out "
                     "`model.init_args.num_classes` so that it comes from the data."
                 )
             return _Samples(rows, chosen, torch.ones_like(chosen, dtype=torch.bool).unsqueeze(1), ids[rows])
 
-        return remember(("samples", self.num_classes), (mask, labels, ids), compute)
+        return remember(("samples", num_classes), (mask, labels, ids), compute)
 
 
 class _Samples(NamedTuple):
@@ -146,6 +154,8 @@ class ClassificationScores(Metric):
     """
 
     full_state_update = False
+    confusion: Tensor
+    loss: Tensor
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()

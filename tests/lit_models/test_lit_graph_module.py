@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from fnmatch import fnmatch
 
 import pytest
 import torch
@@ -126,6 +127,15 @@ def test_optimizer_callable_is_used_and_the_default_is_adam():
     assert isinstance(built(optimizer=lambda p: torch.optim.SGD(p, lr=0.5)).configure_optimizers(), torch.optim.SGD)
 
 
+def test_private_entries_are_the_encoders(graph):
+    encoder = GraphSAGE(hidden_channels=8)
+    encoder.private_entries = ("convs.1.*",)
+    module = LitNodeClassifier(encoder, num_classes=3, in_channels=12)
+    private = [name for name in module.state_dict() if fnmatch(name, module.private_entries[0])]
+    assert private == [f"encoder.convs.1.{name}" for name in ("lin_l.weight", "lin_l.bias", "lin_r.weight")]
+    assert built().private_entries == ()
+
+
 def test_default_optimizer_steps_as_plain_adam(graph):
     module, batch = built(), graph()
     twin = copy.deepcopy(module)
@@ -172,12 +182,12 @@ def test_training_loss_is_logged_once_an_epoch(graph, data, trainer):
     assert run.callback_metrics["train/loss"] == 2.0
 
 
-def test_report_can_be_replaced(graph, data, trainer):
+def test_the_sink_of_logged_values_can_be_replaced(graph, data, trainer):
     module, seen = built(), {}
-    module.report = seen.update
+    module.log_values = seen.update
     run = trainer()
     run.fit(module, data(graph()))
-    del module.report
+    del module.log_values
     assert set(seen) == {"train/loss", "val/accuracy", "val/f1", "val/loss"} and not run.callback_metrics
 
 
@@ -229,7 +239,7 @@ def test_yaml_names_classes_and_the_checkpoint_needs_none(tmp_path, graph, data)
         args={"fit": {"model": model, "trainer": {**quiet, "max_epochs": 1, "default_root_dir": str(tmp_path)}},
               "subcommand": "fit"},
     )
-    pickle.dumps(cli.model)
+    pickle.dumps(cli.model.optimizer)
     assert cli.model.configure_optimizers().param_groups[0]["lr"] == 0.02
     (path,) = tmp_path.rglob("*.ckpt")
     loaded = LitNodeClassifier.load_from_checkpoint(path, weights_only=True)
