@@ -1,0 +1,141 @@
+"""Checkpoints: one folder a round, written aside and renamed, holding tensors and JSON only.
+
+``checkpoints/round_00007/server.pt`` has the server's tensors and a JSON description of the run up to here;
+``client_00003.pt`` a client's private state. The random streams need no entry: they derive from (seed, purpose, round, client).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fl_lightning.engine.errors import ResumeError
+from fl_lightning.engine.store import read_tensors, write_tensors
+from fl_lightning.engine.transport import Engine
+
+FORMAT = 1
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        directory: The run's ``checkpoints`` folder; made if absent.
+        keep_last: How many are kept besides the best one.
+    """
+
+    def __init__(self, directory: Path, keep_last: int) -> None:
+        self.directory, self.keep_last = directory, keep_last
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def save(
+        self, name: str, tensors: dict[str, Tensor], values: dict[str, Any], engine: Engine, best: str | None
+    ) -> Path:
+        """Write checkpoint ``name`` and delete older ones, except the last ``keep_last`` and ``best``.
+
+        Raises:
+            OSError: If it cannot be written (a full disk, say); earlier checkpoints are intact.
+        """
+        final, draft = self.directory / name, self.directory / f".writing_{name}"
+        previous = existing(self.directory)
+        try:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            write_tensors(draft / "server.pt", tensors, {**values, "format": FORMAT})
+            engine.save(draft, previous[-1] if previous else None)
+            if final.exists():
+                shutil.rmtree(final)
+            os.replace(draft, final)
+            _sync(self.directory)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            hint = " The disk is full." if error.errno == errno.ENOSPC else ""
+            raise OSError(
+                error.errno,
+                f"Checkpoint `{final}` could not be written: {error}.{hint} Earlier checkpoints are "
+                "intact; make room and go on with `--ckpt_path last`.",
+            ) from error
+        for old in existing(self.directory)[: -self.keep_last]:
+            if old.name != best:
+                shutil.rmtree(old)
+        return final
+
+
+def existing(directory: Path) -> list[Path]:
+    """Complete checkpoints in a ``checkpoints`` folder, oldest first (phases come before rounds)."""
+    found = [p for p in directory.glob("*") if not p.name.startswith(".") and (p / "server.pt").is_file()]
+    return sorted(found, key=lambda p: p.name)
+
+
+def read(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and description of a checkpoint.
+
+    Raises:
+        ResumeError: If it is no checkpoint of this library.
+    """
+    path = directory / "server.pt"
+    if not path.is_file():
+        raise ResumeError(f"`{directory}` is no checkpoint: it holds no server.pt.")
+    tensors, values = read_tensors(path)
+    if values.get("format") != FORMAT:
+        raise ResumeError(f"`{directory}` has checkpoint format {values.get('format')}, this version reads {FORMAT}.")
+    return tensors, values
+
+
+def find(path: str, runs: Path) -> Path:
+    """The checkpoint that ``--ckpt_path`` means.
+
+    Args:
+        path: ``last`` or ``best`` (of the newest run in ``runs`` that has a checkpoint), a run's folder (its last), or a
+            checkpoint's folder.
+        runs: Folder of the ``version_N`` folders.
+
+    Raises:
+        ResumeError: If there is none.
+    """
+    if path in ("last", "best"):
+        versions = sorted(
+            (p for p in runs.glob("version_*") if existing(p / "checkpoints")),
+            key=lambda p: int(p.name.removeprefix("version_")),
+        )
+        if not versions:
+            raise ResumeError(f"`--ckpt_path {path}`: no run with a checkpoint in `{runs}`.")
+        run = versions[-1]
+        last = existing(run / "checkpoints")[-1]
+        if path == "last":
+            return last
+        best = read(last)[1]["best"]["checkpoint"]
+        if best is None:
+            raise ResumeError(f"`--ckpt_path best`: `{run}` has not been validated yet; use `last`.")
+        return run / "checkpoints" / best
+    if (Path(path) / "server.pt").is_file():
+        return Path(path)
+    inside = existing(Path(path) / "checkpoints")
+    if not inside:
+        raise ResumeError(
+            f"`--ckpt_path {path}`: neither a checkpoint, nor a run's folder with one, nor `last` or `best`."
+        )
+    return inside[-1]
+
+
+def difference(old: Any, new: Any, key: str = "") -> list[str]:
+    """Lines ``key: old -> new`` where two JSON values differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        lines = []
+        for name in sorted(old.keys() | new.keys()):
+            lines += difference(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+        return lines
+    return [] if old == new else [f"{key}: {old} -> {new}"]
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

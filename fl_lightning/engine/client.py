@@ -1,0 +1,244 @@
+"""The client half: answers typed requests with the client's own data and memory.
+
+`ClientHalf` holds the protocol steps that every strategy needs: ``fit``, ``evaluate``, ``predict``, ``model``. A strategy
+with more steps subclasses it: every public method is a step, named by the request's ``kind``. A half has no state of its
+own: it may be rebuilt between any two requests, so what must survive goes to ``client.store``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from fl_lightning.engine.entries import Entries
+from fl_lightning.engine.local import LocalTrainer
+from fl_lightning.engine.messages import Message, Payload, non_finite
+from fl_lightning.engine.seeds import stream
+from fl_lightning.engine.store import ClientStore
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """What a client needs to know of the run, the same for every engine.
+
+    Args:
+        run: Identifier of the run.
+        seed: Seed of the run; all streams derive from it.
+        num_rounds: Number of rounds of the run.
+        trainer_args: Arguments of ``lightning.Trainer`` (YAML ``trainer:``).
+        private: ``fnmatch`` patterns of entries which never leave the client.
+        carry_optimizer_state: Whether a client's optimiser goes on where its last round ended.
+    """
+
+    run: str
+    seed: int
+    num_rounds: int
+    trainer_args: Mapping[str, Any] = field(default_factory=dict)
+    private: tuple[str, ...] = ()
+    carry_optimizer_state: bool = False
+
+
+class Client:
+    """One client during one request: its data, its memory, and the worker's live module.
+
+    Attributes:
+        id: Client id.
+        round: Round of the request.
+        datamodule: The client's own data.
+        store: The client's memory (a draft, kept if the request is answered).
+        module: The live module; belongs to the worker and holds whatever the last request left in it.
+        settings: Settings of the run.
+    """
+
+    def __init__(self, worker: Worker, id: int, round: int, store: ClientStore) -> None:
+        self._worker = worker
+        self.id, self.round, self.store = id, round, store
+        self.datamodule = worker.datamodules[id]
+        self.module = worker.module
+        self.settings = worker.settings
+
+    @property
+    def shared_names(self) -> tuple[str, ...]:
+        """Names of the entries that may leave the client."""
+        return self._worker.entries.shared
+
+    @property
+    def num_train_samples(self) -> int:
+        """Number of training samples, 0 if the client has nothing to train on."""
+        return count_samples(self.datamodule)
+
+    def load(self, received: Mapping[str, Tensor]) -> None:
+        """Make the live module this client's: initial values, then its remembered entries, then the received ones.
+
+        Raises:
+            ValueError: If a private entry, or none of this module, was received.
+        """
+        entries = self._worker.entries
+        private = [n for n in received if n in set(entries.private)]
+        if private:
+            raise ValueError(f"Received private entries: {', '.join(private)}. They never cross the border.")
+        known = {**self.store.section("module"), **received}
+        entries.set({**{n: t for n, t in self._worker.initial.items() if n not in known}, **known})
+        if hasattr(self.module, "load_private_state"):
+            self.module.load_private_state(self.store.section("objective"))
+
+    def train(self) -> dict[str, float]:
+        """One round of local work; remembers the private entries, the objective's state and, if asked, the optimiser's."""
+        carry = self.settings.carry_optimizer_state
+        if hasattr(self.module, "on_round_start"):
+            self.module.on_round_start(self.round, self.settings.num_rounds)
+        with stream(self.settings.seed, "fit", self.round, self.id):
+            metrics = self._worker.local.fit(self.datamodule, self.store.section("optimizer") if carry else None)
+        self.remember(self._worker.entries.private)
+        if hasattr(self.module, "private_state"):
+            self.store.put_section(
+                "objective", {n: t.detach().to("cpu", copy=True) for n, t in self.module.private_state().items()}
+            )
+        if carry:
+            self.store.put_section("optimizer", self._worker.local.optimizer_state)
+        return metrics
+
+    def remember(self, names: tuple[str, ...] | None = None) -> None:
+        """Keep entries of the live module (all of them by default) as this client's own."""
+        entries = self._worker.entries
+        self.store.put_section("module", entries.get(entries.shared + entries.private if names is None else names))
+
+    def evaluate(self, stage: str) -> dict[str, float] | None:
+        """Metrics of the live module on this client's ``"val"`` or ``"test"`` data."""
+        with stream(self.settings.seed, stage, self.round, self.id):
+            return self._worker.local.evaluate(self.datamodule, stage)
+
+    def predict(self) -> list[Any] | None:
+        """Outputs of ``predict_step`` of the live module on this client's data."""
+        with stream(self.settings.seed, "predict", self.round, self.id):
+            return self._worker.local.predict(self.datamodule)
+
+    def upload(self) -> dict[str, Tensor]:
+        """The shared entries of the live module that an average is defined for (integers stay as the server has them)."""
+        return {
+            n: t
+            for n, t in self._worker.entries.get(self.shared_names).items()
+            if t.is_floating_point() or t.is_complex()
+        }
+
+
+class ClientHalf:
+    """The protocol steps common to all strategies.
+
+    Args:
+        personal: The client's model is its own: everything is remembered, and evaluated as it is after local training.
+    """
+
+    def __init__(self, personal: bool = False) -> None:
+        self.personal = personal
+
+    def fit(self, client: Client, request: Payload) -> Payload:
+        """Receive the shared entries, train, send them back with the number of samples and the logged metrics."""
+        num_samples = client.num_train_samples
+        if num_samples == 0:
+            return Payload(values={"num_samples": 0, "metrics": {}})
+        client.load(request.tensors)
+        metrics = client.train()
+        if self.personal:
+            client.remember()
+        return Payload(self.reply_tensors(client), {"num_samples": num_samples, "metrics": _json(metrics)})
+
+    def reply_tensors(self, client: Client) -> dict[str, Tensor]:
+        """What a client uploads after training."""
+        return client.upload()
+
+    def evaluate(self, client: Client, request: Payload) -> Payload:
+        """Metrics on the client's own data for every stage in ``request.values["stages"]``; ``None`` where undefined."""
+        client.load(request.tensors)
+        metrics = {stage: client.evaluate(stage) for stage in request.values["stages"]}
+        return Payload(values={stage: None if m is None else _json(m) for stage, m in metrics.items()})
+
+    def predict(self, client: Client, request: Payload) -> Payload:
+        """Predictions on the client's own data, batch by batch."""
+        client.load(request.tensors)
+        batches = client.predict()
+        if batches is None:
+            return Payload()
+        return Payload(
+            {f"{i}/{name}": tensor for i, batch in enumerate(batches) for name, tensor in named_outputs(batch).items()}
+        )
+
+    def model(self, client: Client, request: Payload) -> Payload:
+        """The client's own model, for scoring on the server's data (`LocalOnly` benchmarks); the ledger shows it."""
+        client.load({})
+        return Payload(client._worker.entries.get(client.shared_names))
+
+
+class Worker:
+    """Holds one live module and one reused trainer, and answers requests for its clients.
+
+    Args:
+        module: The module, fully built, with the initial weights.
+        half: The strategy's client half.
+        datamodules: Data module of each client, by id.
+        settings: Settings of the run.
+    """
+
+    def __init__(
+        self,
+        module: L.LightningModule,
+        half: ClientHalf,
+        datamodules: Mapping[int, L.LightningDataModule],
+        settings: LocalSettings,
+    ) -> None:
+        self.module, self.half, self.settings = module, half, settings
+        self.datamodules = dict(datamodules)
+        self.entries = Entries(module, settings.private)
+        self.initial = self.entries.get(self.entries.shared + self.entries.private)
+        self.local = LocalTrainer(module, settings.trainer_args)
+        self.stores = {client: ClientStore() for client in self.datamodules}
+
+    def handle(self, request: Message) -> Message:
+        """Answer one request. A client's fault becomes a reply with ``error``; its memory is then as before."""
+        reply = replace(request, payload=Payload())
+        store = self.stores[request.client].draft()
+        step = None if request.kind.startswith("_") else getattr(self.half, request.kind, None)
+        try:
+            if step is None:
+                raise ValueError(f"{type(self.half).__name__} has no protocol step `{request.kind}`.")
+            payload = step(Client(self, request.client, request.round, store), request.payload)
+            for part, tensors in (("reply", payload.tensors), ("private state", store.tensors)):
+                bad = non_finite(tensors)
+                if bad is not None:
+                    return replace(reply, error=f"non-finite values in `{bad}` of its {part}")
+        except Exception as error:  # noqa: BLE001  whatever it is, it is this client's fault alone
+            self.last_exception = error
+            return replace(reply, error=f"{type(error).__name__}: {error}")
+        self.stores[request.client] = store
+        return replace(reply, payload=payload)
+
+
+def named_outputs(batch: Any) -> dict[str, Tensor]:
+    """A ``predict_step``'s output as named tensors: a dict of tensors, or one tensor called ``output``.
+
+    Raises:
+        ValueError: For any other type.
+    """
+    if isinstance(batch, Tensor):
+        return {"output": batch}
+    if isinstance(batch, Mapping) and all(isinstance(t, Tensor) for t in batch.values()):
+        return dict(batch)
+    raise ValueError(f"`predict_step` returned {type(batch).__name__}; return a tensor or a dict of tensors.")
+
+
+def count_samples(datamodule: L.LightningDataModule) -> int:
+    """``num_train_samples`` of a data module, else the length of its training set, else of its loader."""
+    number = getattr(datamodule, "num_train_samples", None)
+    if number is None:
+        loader = datamodule.train_dataloader()
+        number = len(getattr(loader, "dataset", loader))
+    return int(number)
+
+
+def _json(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if torch.isfinite(torch.tensor(value)) else None for name, value in metrics.items()}

@@ -1,0 +1,84 @@
+"""Entry rules of a module's state (DESIGN 2.4): what is shared, what is private, tied weights once, no silent mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+
+class Entries:
+    """The ``state_dict`` of a live module, split into entries that are shared with the server and private ones.
+
+    Args:
+        module: The module; it is referenced, not copied.
+        private: ``fnmatch`` patterns of entries that never leave the client.
+
+    Raises:
+        ValueError: If an entry is not a tensor, or a pattern matches none.
+    """
+
+    def __init__(self, module: nn.Module, private: Sequence[str] = ()) -> None:
+        state = module.state_dict(keep_vars=True)
+        for name, value in state.items():
+            if not isinstance(value, Tensor):
+                raise ValueError(
+                    f"`{name}` of {type(module).__name__} is {type(value).__name__}, not a tensor: only "
+                    "tensors can be exchanged. Remove it from the state (`get_extra_state`)."
+                )
+        self._module = module
+        first: dict[int, str] = {}
+        for name, value in state.items():  # tied weights have several names but are one entry: the first
+            first.setdefault(id(value), name)
+        for pattern in private:
+            if not any(fnmatchcase(name, pattern) for name in state):
+                raise ValueError(
+                    f"No entry of {type(module).__name__} matches `{pattern}`, declared private. "
+                    f"Its entries are: {', '.join(state)}."
+                )
+        self.private = tuple(n for n in first.values() if any(fnmatchcase(n, p) for p in private))
+        self.shared = tuple(n for n in first.values() if n not in set(self.private))
+
+    def get(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Detached CPU clones of the named entries."""
+        live = self._module.state_dict(keep_vars=True)  # asked anew: a move to another device replaces buffers
+        return {name: live[name].detach().to("cpu", copy=True) for name in names}
+
+    @torch.no_grad()
+    def set(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write tensors into the live module in place (so ties hold); names, shapes and dtypes must agree.
+
+        Raises:
+            ValueError: On an unknown name, another shape or another dtype.
+        """
+        live = self._module.state_dict(keep_vars=True)
+        unknown = [name for name in tensors if name not in live]
+        if unknown:
+            raise ValueError(
+                f"Received entries that the module does not have: {', '.join(unknown)}. It has: {', '.join(live)}."
+            )
+        for name, tensor in tensors.items():
+            mine = live[name]
+            if mine.shape != tensor.shape or mine.dtype != tensor.dtype:
+                raise ValueError(
+                    f"Entry `{name}` was received as {_describe(tensor)}, the module has {_describe(mine)}."
+                )
+            mine.copy_(tensor)
+
+
+def check_layout(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> str | None:
+    """Why ``tensors`` cannot be averaged into ``reference`` (names, shapes, dtypes), or ``None`` if they can."""
+    missing = [n for n in reference if n not in tensors]
+    extra = [n for n in tensors if n not in reference]
+    if missing or extra:
+        return f"entries missing: {missing or 'none'}, unexpected: {extra or 'none'}"
+    for name, tensor in tensors.items():
+        if tensor.shape != reference[name].shape or tensor.dtype != reference[name].dtype:
+            return f"entry `{name}` is {_describe(tensor)}, expected {_describe(reference[name])}"
+    return None
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

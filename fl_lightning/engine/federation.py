@@ -1,0 +1,96 @@
+"""The server's view of its clients: requests go out, good replies come back, and every fault has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fl_lightning.engine.errors import FederationError
+from fl_lightning.engine.ledger import Ledger
+from fl_lightning.engine.messages import Message, Payload, non_finite
+from fl_lightning.engine.transport import Engine
+
+
+@dataclass
+class Federation:
+    """What a strategy may do with its clients. It never holds a client.
+
+    Args:
+        engine: A started engine.
+        run: Identifier of the run.
+        clients: Ids of all clients.
+        ledger: Counts every message.
+        min_clients: A step with fewer good replies fails the round.
+        timeout: Seconds for a step, or ``None``.
+
+    Attributes:
+        failures: ``{"round", "client", "kind", "reason"}`` of every client that was left out of a step.
+    """
+
+    engine: Engine
+    run: str
+    clients: tuple[int, ...]
+    ledger: Ledger = field(default_factory=Ledger)
+    min_clients: int = 1
+    timeout: float | None = None
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    def call(self, kind: str, requests: Mapping[int, Payload], round: int, required: bool = True) -> dict[int, Payload]:
+        """One protocol step: ``requests`` go to their clients; good replies come back in client order.
+
+        A client that errs, times out or sends a non-finite value is recorded in ``failures`` and left out.
+
+        Args:
+            kind: Name of the client half's method.
+            requests: One payload per client.
+            round: Round number.
+            required: Whether fewer than ``min_clients`` good replies fail the round.
+
+        Raises:
+            FederationError: If fewer than ``min_clients`` (or none of those asked) answered and ``required``.
+        """
+        messages = [Message(kind, self.run, round, client, requests[client]) for client in sorted(requests)]
+        for message in messages:
+            self.ledger.record("down", message)
+        replies: dict[int, Payload] = {}
+        reasons: dict[int, str] = {}
+        for reply in self.engine.exchange(messages, self.timeout):
+            bad = non_finite(reply.payload.tensors)
+            if reply.error is not None:
+                reasons[reply.client] = reply.error
+            elif bad is not None:
+                reasons[reply.client] = f"non-finite values in `{bad}`"
+            else:
+                replies[reply.client] = reply.payload
+            if reply.error is None:
+                self.ledger.record("up", reply)
+        for client in sorted(reasons):
+            self.reject(client, kind, round, reasons[client])
+        needed = min(self.min_clients, len(requests))
+        if required and len(replies) < needed:
+            self.fail(
+                kind,
+                round,
+                len(replies),
+                needed,
+                [f for f in self.failures if f["round"] == round and f["kind"] == kind],
+            )
+        return {client: replies[client] for client in sorted(replies)}
+
+    def reject(self, client: int, kind: str, round: int, reason: str) -> None:
+        """Record that a client was left out of a step."""
+        self.failures.append({"round": round, "client": client, "kind": kind, "reason": reason})
+
+    def fail(self, kind: str, round: int, good: int, needed: int, failures: list[dict[str, Any]]) -> None:
+        """End the round.
+
+        Raises:
+            FederationError: Always, with each client's reason.
+        """
+        reasons = "\n".join(f"  client {f['client']}: {f['reason']}" for f in failures) or "  (none was asked)"
+        error = FederationError(
+            f"Round {round}, step `{kind}`: {good} client(s) answered, {needed} needed "
+            f"(`federation.min_clients`). The last good model is kept.\n{reasons}"
+        )
+        raise error from getattr(self.engine, "last_exception", None)

@@ -1,0 +1,107 @@
+"""What crosses the border between server and clients: typed messages of tensors and plain (JSON) values, nothing else."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+_HEADER = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The content of a message.
+
+    Args:
+        tensors: Named dense tensors of any dtype and shape.
+        values: JSON-able values (``None``, bool, int, finite float, str, lists and dicts of these).
+    """
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One request or reply.
+
+    Args:
+        kind: Name of the protocol step, e.g. ``"fit"``.
+        run: Identifier of the run.
+        round: Round the message belongs to (0-based).
+        client: Id of the client that receives the request or sent the reply.
+        payload: Tensors and values.
+        error: For a reply: why the client could not answer, else ``None``.
+    """
+
+    kind: str
+    run: str
+    round: int
+    client: int
+    payload: Payload = field(default_factory=Payload)
+    error: str | None = None
+
+    def cloned(self) -> Message:
+        """A copy that shares no storage with the original: detached, contiguous, on the CPU.
+
+        Raises:
+            ValueError: If a payload entry is not a dense tensor.
+        """
+        tensors = {name: _plain(name, tensor) for name, tensor in self.payload.tensors.items()}
+        return replace(self, payload=Payload(tensors, json.loads(_dump(self.payload.values))))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors plus those of the values as JSON."""
+        tensors = sum(t.numel() * t.element_size() for t in self.payload.tensors.values())
+        return tensors + len(_dump(self.payload.values).encode())
+
+    def encode(self) -> bytes:
+        """Serialise: length of the header, JSON header, safetensors body."""
+        header = {
+            "kind": self.kind,
+            "run": self.run,
+            "round": self.round,
+            "client": self.client,
+            "error": self.error,
+            "values": dict(self.payload.values),
+        }
+        head = _dump(header).encode()
+        tensors = {name: _plain(name, tensor) for name, tensor in self.payload.tensors.items()}
+        return _HEADER.pack(len(head)) + head + safetensors.torch.save(tensors)
+
+    @staticmethod
+    def decode(data: bytes) -> Message:
+        """Inverse of :meth:`encode`; dtypes, shapes and bits come back exactly."""
+        (length,) = _HEADER.unpack_from(data)
+        header = json.loads(data[_HEADER.size : _HEADER.size + length])
+        tensors = safetensors.torch.load(data[_HEADER.size + length :])
+        payload = Payload(tensors, header.pop("values"))
+        return Message(payload=payload, **header)
+
+
+def non_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Name of the first floating-point tensor that holds a NaN or an infinity, else ``None``."""
+    for name, tensor in tensors.items():
+        if (tensor.is_floating_point() or tensor.is_complex()) and not bool(torch.isfinite(tensor).all()):
+            return name
+    return None
+
+
+def _plain(name: str, tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+        raise ValueError(
+            f"A message holds dense tensors only; entry `{name}` is {getattr(tensor, 'layout', type(tensor).__name__)}."
+        )
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _dump(values: Any) -> str:
+    return json.dumps(values, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,74 @@
+"""The seam of an engine: it carries typed messages to clients, wherever they run, and brings their replies back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning as L
+
+from fl_lightning.engine.client import ClientHalf, LocalSettings
+from fl_lightning.engine.messages import Message
+
+
+@dataclass(frozen=True)
+class ClientSpec:
+    """What an engine needs to set its clients up.
+
+    Args:
+        module: The built module with the initial weights; engines copy it.
+        half: The strategy's client half.
+        datamodules: One data module per client; client id = position.
+        settings: Settings of the run.
+    """
+
+    module: L.LightningModule
+    half: ClientHalf
+    datamodules: Sequence[L.LightningDataModule]
+    settings: LocalSettings
+
+
+class Engine(ABC):
+    """Base of all engines. A message is cloned (or serialised) on send and on receive."""
+
+    threads: int = 1
+    """Threads of a client on the CPU, and of the server during a run. Part of the configuration: they change float sums."""
+
+    @abstractmethod
+    def start(self, spec: ClientSpec) -> None:
+        """Set the clients up."""
+
+    @abstractmethod
+    def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
+        """Deliver requests and yield one reply for each, in any order; a client that fails yields a reply with an error.
+
+        Args:
+            requests: At most one request per client.
+            timeout: Seconds for the whole step, or ``None``.
+        """
+
+    @abstractmethod
+    def save(self, directory: Path, previous: Path | None) -> None:
+        """Write every client's memory as ``directory/client_<id>.pt``; ``previous`` is an earlier such folder (to link
+        files of clients that have not changed since)."""
+
+    @abstractmethod
+    def load(self, directory: Path) -> None:
+        """Take every client's memory from a folder that :meth:`save` wrote."""
+
+    def checkpointed(self, directory: Path) -> None:
+        """A checkpoint was completed: a client that must be set up anew starts from it."""
+
+    def peak_rss_mb(self) -> float:
+        """Peak memory of other processes of this engine, in MB, summed."""
+        return 0.0
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+def client_file(directory: Path, client: int) -> Path:
+    """Where a client's memory lies in a checkpoint."""
+    return directory / f"client_{client:05d}.pt"

@@ -1,0 +1,293 @@
+"""Engine: clients spread over worker processes of this machine, with nothing between them but encoded messages.
+
+Each client belongs to one worker, which holds its data and memory. A worker that dies or overruns the timeout is replaced
+at the next request; its clients are named in that round's failures and go on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing as mp
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fl_lightning.engine.client import Worker, count_samples
+from fl_lightning.engine.in_process import StoreFiles
+from fl_lightning.engine.local import quiet
+from fl_lightning.engine.messages import Message, Payload
+from fl_lightning.engine.transport import ClientSpec, Engine
+
+
+class WorkerProcesses(Engine):
+    """Clients in parallel worker processes (spawned); same bits as :class:`InProcess`, whatever the number of workers.
+
+    Args:
+        num_workers: Number of processes; more than there are clients are not started.
+        threads: Threads of a client on the CPU.
+    """
+
+    def __init__(self, num_workers: int = 2, threads: int = 1) -> None:
+        if num_workers < 1:
+            raise ValueError(f"`federation.engine.init_args.num_workers` must be at least 1, got {num_workers}.")
+        if threads < 1:
+            raise ValueError(f"`federation.engine.init_args.threads` must be at least 1, got {threads}.")
+        self.num_workers, self.threads = num_workers, threads
+        self._workers: list[_Process] = []
+
+    def start(self, spec: ClientSpec) -> None:
+        self._spec = spec
+        self._checkpoint: Path | None = None
+        # Largest clients first, each to the worker with the least to do so far.
+        number = min(self.num_workers, len(spec.datamodules))
+        load = [0] * number
+        clients: list[list[int]] = [[] for _ in range(number)]
+        for client in sorted(range(len(spec.datamodules)), key=lambda c: (-count_samples(spec.datamodules[c]), c)):
+            worker = min(range(number), key=lambda w: (load[w], w))
+            clients[worker].append(client)
+            load[worker] += 1 + count_samples(spec.datamodules[client])
+        self._workers = [_Process(sorted(own)) for own in clients]
+        for index in range(number):
+            self._spawn(index)
+
+    def _spawn(self, index: int) -> None:
+        worker, spec = self._workers[index], self._spec
+        settings = replace(spec.settings, trainer_args=_on_own_device(spec.settings.trainer_args, index))
+        datamodules = {client: spec.datamodules[client] for client in worker.clients}
+        context = mp.get_context("spawn")
+        worker.connection, theirs = context.Pipe()
+        worker.process = context.Process(target=_serve, daemon=True, args=(theirs,))
+        with _single_thread_environment(self.threads):
+            worker.process.start()
+        theirs.close()
+        # The clients' data follow over the pipe that we can watch: `Process.start` would hang for ever if a process
+        # died while it is handed more than the pipe's buffer.
+        try:
+            with _tensors_by_value():
+                worker.connection.send((spec.module, spec.half, datamodules, settings, self.threads))
+            worker.done()
+        except (AttributeError, TypeError) as error:
+            worker.stop()
+            raise ValueError(
+                "`federation.engine: WorkerProcesses` sends the model and each client's data to its workers, and these "
+                f"cannot be sent: {error}. Define classes and functions at a module's top level (no lambdas), or use "
+                "`fl_lightning.engine.InProcess`."
+            ) from error
+        except OSError as error:
+            worker.process.join(5)
+            code = worker.process.exitcode
+            worker.stop()
+            raise OSError(
+                f"A worker process ended while it started (exit code {code}); see its message above."
+            ) from error
+        if self._checkpoint is not None:
+            worker.command("load", directory=str(self._checkpoint))
+            worker.done()
+
+    def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        queues: dict[int, list[Message]] = {}
+        for request in requests:
+            index = next(i for i, w in enumerate(self._workers) if request.client in w.clients)
+            queues.setdefault(index, []).append(request)
+        for index in list(queues):
+            if not self._workers[index].alive:
+                self._workers[index].stop()
+                try:
+                    self._spawn(index)
+                except OSError as error:
+                    yield from (_failed(r, str(error)) for r in queues.pop(index))
+                    continue
+            self._workers[index].send(queues[index][0])
+        while queues:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            handles = {h: i for i in queues for h in (self._workers[i].connection, self._workers[i].process.sentinel)}
+            ready = {handles[h] for h in wait(list(handles), left)}
+            if not ready:  # the deadline passed: these workers are ended and replaced later
+                for index, queue in queues.items():
+                    self._workers[index].stop()
+                    yield from (_failed(r, f"no answer within {timeout} s") for r in queue)
+                return
+            for index in sorted(ready):
+                worker = self._workers[index]
+                try:
+                    reply = Message.decode(worker.connection.recv_bytes())
+                except (EOFError, OSError):
+                    worker.process.join(5)
+                    reason = f"its worker process died (exit code {worker.process.exitcode})"
+                    worker.stop()
+                    yield from (_failed(r, reason) for r in queues.pop(index))
+                    continue
+                yield reply
+                queues[index].pop(0)
+                if queues[index]:
+                    worker.send(queues[index][0])
+                else:
+                    del queues[index]
+
+    def save(self, directory: Path, previous: Path | None) -> None:
+        for index, worker in enumerate(self._workers):
+            if not worker.alive:
+                worker.stop()
+                self._spawn(index)
+            worker.command("save", directory=str(directory), previous=None if previous is None else str(previous))
+        for worker in self._workers:
+            worker.done()
+
+    def checkpointed(self, directory: Path) -> None:
+        self._checkpoint = directory
+
+    def load(self, directory: Path) -> None:
+        self._checkpoint = directory
+        for worker in self._workers:
+            worker.command("load", directory=str(directory))
+        for worker in self._workers:
+            worker.done()
+
+    def peak_rss_mb(self) -> float:
+        total = 0.0
+        for worker in self._workers:
+            status = Path(f"/proc/{worker.process.pid}/status") if worker.alive else None
+            if status is not None and status.is_file():
+                line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
+                total += int(line.split()[1]) / 1024
+        return total
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+        self._workers = []
+
+
+class _Process:
+    """A worker process as the server sees it."""
+
+    def __init__(self, clients: list[int]) -> None:
+        self.clients = clients
+        self.process: Any = None
+        self.connection: Connection | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+    def send(self, request: Message) -> None:
+        try:
+            self.connection.send_bytes(b"m" + request.encode())
+        except OSError:  # died meanwhile: its sentinel tells when we wait for the reply
+            pass
+
+    def command(self, name: str, **values: Any) -> None:
+        self.connection.send_bytes(b"c" + json.dumps({"name": name, **values}).encode())
+
+    def done(self) -> None:
+        try:
+            answer = self.connection.recv_bytes().decode()
+        except EOFError:
+            answer = "the process died"
+        if answer != "done":
+            raise OSError(f"A worker process could not write or read its clients' state: {answer}")
+
+    def stop(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+        if self.process is not None:
+            self.process.join(0.5)
+            if self.process.is_alive():
+                self.process.terminate()
+                self.process.join(2)
+            if self.process.is_alive():
+                self.process.kill()
+                self.process.join()
+            self.process.close()
+            self.process = None
+
+
+def _serve(connection: Connection) -> None:
+    """Main loop of a worker process: its clients first, then requests until the other end closes."""
+    with quiet():
+        module, half, datamodules, settings, threads = connection.recv()
+    torch.set_num_threads(threads)
+    worker = Worker(module, half, datamodules, settings)
+    files = StoreFiles(worker)
+    connection.send_bytes(b"done")
+    while True:
+        try:
+            data = connection.recv_bytes()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if data[:1] == b"m":
+            connection.send_bytes(worker.handle(Message.decode(data[1:])).encode())
+            continue
+        command = json.loads(data[1:])
+        try:
+            directory = Path(command["directory"])
+            if command["name"] == "save":
+                files.save(directory, None if command["previous"] is None else Path(command["previous"]))
+            else:
+                files.load(directory)
+            answer = "done"
+        except OSError as error:
+            answer = str(error)
+        connection.send_bytes(answer.encode())
+
+
+def _failed(request: Message, reason: str) -> Message:
+    return replace(request, payload=Payload(), error=reason)
+
+
+def _on_own_device(trainer_args: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Give worker ``index`` one of the devices that the user's ``trainer.accelerator`` and ``devices`` name, in turn."""
+    args = copy.copy(dict(trainer_args))
+    accelerator = args.get("accelerator", "auto")
+    wants_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
+    if not wants_gpu or not torch.cuda.is_available():
+        return {**args, "devices": 1} if accelerator in ("cpu", "auto") else args
+    devices = args.get("devices", "auto")
+    present = list(range(torch.cuda.device_count()))
+    if isinstance(devices, list | tuple):
+        present = [int(d) for d in devices]
+    elif isinstance(devices, int) and devices > 0:
+        present = present[:devices]
+    elif isinstance(devices, str) and devices not in ("auto", "-1"):
+        present = [int(d) for d in devices.split(",") if d.strip()]
+    return {**args, "accelerator": "gpu", "devices": [present[index % len(present)]]}
+
+
+@contextmanager
+def _single_thread_environment(threads: int) -> Iterator[None]:
+    """The spawned process reads its number of threads when it imports torch."""
+    old = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ.update({name: str(threads) for name in old})
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _tensors_by_value() -> Iterator[None]:
+    """While a process starts, tensors travel by value. Torch would share their memory instead, and hold a file descriptor
+    for each tensor (or a file in a shared-memory file system that is often small) for as long as they live."""
+    reducers = ForkingPickler._extra_reducers
+    kept = {kind: reduce for kind, reduce in reducers.items() if getattr(kind, "__module__", "").startswith("torch")}
+    for kind in kept:
+        del reducers[kind]
+    try:
+        yield
+    finally:
+        reducers.update(kept)

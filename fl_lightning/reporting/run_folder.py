@@ -1,0 +1,132 @@
+"""The run's folder: config.yaml, metrics.csv, ledger.jsonl, partition.json, results.json, checkpoints/ and what loggers write."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+
+
+class RunFolder:
+    """Folder and loggers of one run.
+
+    Args:
+        root: ``trainer.default_root_dir``; runs go to ``<root>/<name>/version_N``. Default ``runs``.
+        name: Name of the run.
+        loggers: ``trainer.logger`` as a user gives it: ``True`` / ``None`` (TensorBoard), ``False``, or loggers.
+        resume: A run's folder to go on in, instead of a new one.
+        purge_step: On resuming, the first round that will be logged anew.
+        scratch: Use a temporary folder and no logger (fast_dev_run, and ranks other than 0).
+    """
+
+    def __init__(
+        self,
+        root: str | None,
+        name: str,
+        loggers: Any,
+        resume: Path | None = None,
+        purge_step: int | None = None,
+        scratch: bool = False,
+    ) -> None:
+        self._temporary = None
+        self._columns: list[str] = []
+        if scratch:
+            self._temporary = tempfile.TemporaryDirectory(prefix="fl_lightning_")
+            self.path, self.loggers = Path(self._temporary.name), []
+            return
+        base = Path(root or "runs")
+        given = loggers if isinstance(loggers, Sequence) else [] if loggers in (None, True, False) else [loggers]
+        if resume is not None:
+            self.path = resume
+        elif given and getattr(given[0], "log_dir", None):
+            self.path = Path(given[0].log_dir)
+        else:
+            self.path = next_version(base / name)
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not given and loggers is not False:
+            version = re.fullmatch(r"version_\d+", self.path.name)
+            parent = self.path.parent
+            given = [
+                TensorBoardLogger(
+                    str(parent.parent),
+                    name=parent.name,
+                    default_hp_metric=False,
+                    purge_step=purge_step,
+                    version=self.path.name if version else str(self.path.name),
+                )
+            ]
+        self.loggers: list[Logger] = list(given)
+        if resume is not None:
+            self._read_metrics(purge_step)
+
+    def log(self, metrics: Mapping[str, float], round: int, prefix: str = "") -> None:
+        """Send scalars to the loggers and to metrics.csv, with the round as x axis."""
+        named = {prefix + k: v for k, v in metrics.items() if v is not None}
+        for logger in self.loggers:
+            logger.log_metrics(named, step=round)
+        if self._temporary is None:
+            self._write_row({"round": round, **named})
+
+    @property
+    def tensorboard(self) -> Any | None:
+        """The ``SummaryWriter`` of the first TensorBoard logger, for pictures; ``None`` without one."""
+        return next((logger.experiment for logger in self.loggers if isinstance(logger, TensorBoardLogger)), None)
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write a JSON file, atomically."""
+        draft = self.path / f".writing_{name}"
+        draft.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        os.replace(draft, self.path / name)
+
+    def close(self) -> None:
+        """Flush the loggers; remove a scratch folder."""
+        for logger in self.loggers:
+            logger.finalize("success")
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _write_row(self, row: dict[str, Any]) -> None:
+        path = self.path / "metrics.csv"
+        new = [c for c in row if c not in self._columns]
+        if new or not path.is_file():  # a new column: write the file anew with what it holds so far
+            old = self._load(path)
+            self._columns += new
+            with path.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, self._columns)
+                writer.writeheader()
+                writer.writerows(old)
+        with path.open("a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, self._columns).writerow(row)
+
+    def _read_metrics(self, before: int | None) -> None:
+        path = self.path / "metrics.csv"
+        rows = [r for r in self._load(path) if before is None or int(r["round"]) < before]
+        self._columns = list(rows[0]) if rows else []
+        if path.is_file():
+            path.unlink()
+        for row in rows:
+            self._write_row(row)
+
+    @staticmethod
+    def _load(path: Path) -> list[dict[str, str]]:
+        if not path.is_file():
+            return []
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+
+def next_version(base: Path) -> Path:
+    """The first unused ``version_N`` after all that exist in ``base``."""
+    numbers = [
+        int(p.name.removeprefix("version_"))
+        for p in base.glob("version_*")
+        if p.name.removeprefix("version_").isdigit()
+    ]
+    return base / f"version_{max(numbers, default=-1) + 1}"

@@ -1,0 +1,53 @@
+"""Scores of one evaluation: the global model on the server's data, and every client's model on its own data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def summarise(
+    metric: str,
+    mode: str,
+    global_metrics: Mapping[str, float] | None,
+    per_client: Sequence[Mapping[str, float | None] | None],
+) -> dict[str, Any]:
+    """The ``val`` / ``test`` entry of results.json.
+
+    ``mean`` is the unweighted mean over clients; ``worst`` its worst. A client for which the metric is undefined is ``None``,
+    left out of both and counted in ``undefined``, never scored 0 or 1.
+
+    Args:
+        metric: Name of the metric.
+        mode: ``"max"`` or ``"min"``.
+        global_metrics: Metrics of the global model, or ``None``.
+        per_client: Metrics of each client, ``None`` where it has no such data.
+    """
+    scores = [defined(m, metric) for m in per_client]
+    known = [s for s in scores if s is not None]
+    return {
+        "global": defined(global_metrics, metric),
+        "mean": sum(known) / len(known) if known else None,
+        "worst": (min(known) if mode == "max" else max(known)) if known else None,
+        "per_client": scores,
+        "undefined": len(scores) - len(known),
+    }
+
+
+def defined(metrics: Mapping[str, float | None] | None, metric: str) -> float | None:
+    """The metric's value if it is there and finite, else ``None``."""
+    value = None if metrics is None else metrics.get(metric)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def selection_value(summary: Mapping[str, Any]) -> float | None:
+    """What chooses the best round: the global model's validation score if there is one, else the mean over clients."""
+    return summary["global"] if summary["global"] is not None else summary["mean"]
+
+
+def is_better(value: float | None, best: float | None, mode: str) -> bool:
+    """Whether ``value`` is strictly better; the first of equal rounds stays the best."""
+    if value is None:
+        return False
+    return best is None or (value > best if mode == "max" else value < best)

@@ -1,0 +1,93 @@
+"""Settings of a federation: the YAML's ``federation:`` section."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from fl_lightning.engine.in_process import InProcess
+from fl_lightning.engine.transport import Engine
+from fl_lightning.strategies.base import Strategy
+from fl_lightning.strategies.fedavg import FedAvg
+
+
+@dataclass
+class FederationSettings:
+    """Federated training over rounds.
+
+    Args:
+        num_rounds: Number of rounds.
+        strategy: The federated algorithm.
+        clients_per_round: Participants of a round, drawn anew each round: a count (whole number) or a fraction of all clients
+            (a number with a decimal point, rounded half up, at least 1 client).
+        engine: Where clients run: ``fl_lightning.engine.InProcess`` or ``fl_lightning.engine.WorkerProcesses``.
+        min_clients: A step that fewer clients answer fails the run; the last good model and checkpoint stay.
+        carry_optimizer_state: Each client's optimiser goes on where its last round ended, instead of starting afresh.
+        check_val_every_n_rounds: Validate after every n-th round (and always after the last).
+        keep_last: Checkpoints kept, besides that of the best round.
+        client_timeout: Seconds a step may take before clients that have not answered are left out; none by default.
+        monitor: Metric that chooses the best round, as the module logs it without the stage (``accuracy`` for
+            ``val/accuracy`` or ``val_accuracy``). Default: the module's ``monitor``, else ``loss``.
+        monitor_mode: Whether more or less of it is better. Default: the module's ``monitor_mode``, else by its name.
+        private: ``fnmatch`` patterns of ``state_dict`` entries that never leave a client, besides the module's own
+            ``private_entries``; e.g. ``["head.*"]`` for personal heads.
+        score_each_on_global: After training, also score every client's own model on the server's data. For that one step the
+            models are uploaded. Default: only for ``LocalOnly``.
+        name: Name of the run's folder. Default: the name of the config file, or of the strategy.
+        force: Resume although the configuration, the clients or the data differ from the checkpoint's.
+    """
+
+    num_rounds: int = 10
+    strategy: Strategy = field(default_factory=FedAvg)
+    clients_per_round: int | float = 1.0
+    engine: Engine = field(default_factory=InProcess)
+    min_clients: int = 1
+    carry_optimizer_state: bool = False
+    check_val_every_n_rounds: int = 1
+    keep_last: int = 2
+    client_timeout: float | None = None
+    monitor: str | None = None
+    monitor_mode: Literal["min", "max"] | None = None
+    private: list[str] = field(default_factory=list)
+    score_each_on_global: bool | None = None
+    name: str | None = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("num_rounds", "min_clients", "check_val_every_n_rounds", "keep_last"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"`federation.{key}` must be at least 1, got {getattr(self, key)}.")
+        if self.client_timeout is not None and self.client_timeout <= 0:
+            raise ValueError(f"`federation.client_timeout` must be positive, got {self.client_timeout}.")
+
+    def describe(self) -> dict[str, Any]:
+        """What the weights depend on, as JSON: everything but where clients run and how files are kept."""
+        skip = {
+            "engine",
+            "keep_last",
+            "client_timeout",
+            "name",
+            "force",
+            "num_rounds",
+            "strategy",
+            "score_each_on_global",
+        }
+        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
+        return {**content, "threads": self.engine.threads, "strategy": describe(self.strategy)}
+
+
+def describe(thing: Any) -> Any:
+    """A JSON-able description of an object's class and plain attributes, recursively."""
+    if thing is None or isinstance(thing, bool | int | float | str):
+        return thing
+    if isinstance(thing, dict):
+        return {str(k): describe(v) for k, v in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [describe(v) for v in thing]
+    name = f"{type(thing).__module__}.{type(thing).__qualname__}"
+    plain = {
+        k: describe(v)
+        for k, v in sorted(getattr(thing, "__dict__", {}).items())
+        if not k.startswith("_") and (v is None or isinstance(v, bool | int | float | str | list | tuple))
+    }
+    return {"class": name, **plain}

@@ -1,0 +1,7 @@
+"""Federated algorithms, server half: one file each."""
+
+from fl_lightning.strategies.base import Phase, Strategy
+from fl_lightning.strategies.fedavg import FedAvg
+from fl_lightning.strategies.local_only import LocalOnly
+
+__all__ = ["FedAvg", "LocalOnly", "Phase", "Strategy"]

@@ -1,0 +1,101 @@
+"""Strategy: the server half of a federated algorithm and its protocol.
+
+A round is: ask the participants to ``fit`` what `download` gives them, then `aggregate` their replies. An algorithm
+overrides these two, or the whole `round` if its protocol has more steps. It knows clients by id only, and no transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+
+from fl_lightning.engine.client import ClientHalf
+from fl_lightning.engine.federation import Federation
+from fl_lightning.engine.messages import Payload
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps that come before the rounds, each with its own progress bar and checkpointed like a round.
+
+    Args:
+        name: What the user sees.
+        num_steps: Number of steps.
+        step: Called as ``step(federation, index)``; returns scalars to log.
+    """
+
+    name: str
+    num_steps: int
+    step: Callable[[Federation, int], Mapping[str, float]]
+
+
+class Strategy:
+    """Base class.
+
+    Attributes:
+        personal: Every client has a model of its own; there is no global one.
+    """
+
+    personal: bool = False
+
+    def client_half(self) -> ClientHalf:
+        """The client half that answers this strategy's requests."""
+        return ClientHalf(personal=self.personal)
+
+    def check(self, module: L.LightningModule, datamodules: Sequence[L.LightningDataModule]) -> None:
+        """Before round 1: is everything there that the algorithm needs?
+
+        Raises:
+            ValueError: In the user's YAML names: what was needed, what was found, what to write.
+        """
+
+    def start(self, initial: dict[str, Tensor], private: Sequence[str]) -> None:
+        """Take the initial shared entries; ``private`` names those that stay with the clients."""
+        self.weights = initial
+
+    def phases(self) -> list[Phase]:
+        """Phases before the rounds; none by default."""
+        return []
+
+    def round(self, federation: Federation, round: int, clients: Sequence[int]) -> dict[int, dict[str, float]]:
+        """One round with these participants.
+
+        Returns:
+            The metrics that each client logged while training.
+        """
+        replies = federation.call("fit", {client: self.download(client) for client in clients}, round)
+        trained = {client: reply for client, reply in replies.items() if reply.values["num_samples"] > 0}
+        if trained:  # else every participant has nothing to train on: the model stays
+            self.aggregate(federation, round, trained)
+        return {client: reply.values["metrics"] for client, reply in trained.items()}
+
+    def download(self, client: int) -> Payload:
+        """What a client receives before it trains."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `download(client)`.")
+
+    def aggregate(self, federation: Federation, round: int, replies: Mapping[int, Payload]) -> None:
+        """Update the server's state from the replies of the clients that trained, in client order."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `aggregate(federation, round, replies)`.")
+
+    def evaluation(self, client: int) -> Payload:
+        """What a client receives before it evaluates or predicts: by default nothing if personal, else the global model."""
+        return Payload() if self.personal else Payload(self.weights)
+
+    def global_weights(self) -> dict[str, Tensor] | None:
+        """The global model's shared entries, or ``None`` if there is no global model."""
+        return None if self.personal else self.weights
+
+    def state(self) -> dict[str, Tensor]:
+        """The server's state for a checkpoint, as named tensors."""
+        return dict(self.weights)
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Inverse of :meth:`state`."""
+        self.weights = dict(state)
+
+    def log_round(self, logger: Any, round: int) -> None:
+        """Write the method's own pictures to a TensorBoard ``SummaryWriter``; nothing by default."""

@@ -1,0 +1,515 @@
+"""FederatedTrainer: federated ``fit``, ``validate``, ``test`` and ``predict`` over rounds, composed around ``lightning.Trainer``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
+from tqdm import tqdm
+
+from fl_lightning.engine import checkpoint
+from fl_lightning.engine.client import LocalSettings, count_samples, named_outputs
+from fl_lightning.engine.entries import Entries
+from fl_lightning.engine.errors import ResumeError
+from fl_lightning.engine.federation import Federation
+from fl_lightning.engine.local import LocalTrainer, check_trainer_args
+from fl_lightning.engine.messages import Payload
+from fl_lightning.engine.sampling import number_of_participants, participants
+from fl_lightning.engine.seeds import stream
+from fl_lightning.engine.transport import ClientSpec
+from fl_lightning.reporting.run_folder import RunFolder
+from fl_lightning.reporting.scores import is_better, selection_value, summarise
+from fl_lightning.settings import FederationSettings, describe
+
+Data = L.LightningDataModule | Sequence[L.LightningDataModule]
+
+
+class FederatedTrainer:
+    """Trains a LightningModule over the data of several clients.
+
+    Args:
+        seed: Seed of all random streams. Default: that of ``seed_everything``, else 0.
+        run_config: The whole configuration as plain values, to be written down and compared on resuming.
+        arguments: Those of :class:`~fl_lightning.settings.FederationSettings` (``num_rounds``, ``strategy``,
+            ``clients_per_round``, ``engine``, ...); all others are those of ``lightning.Trainer`` and describe what a client does
+            in one round (``max_epochs`` or ``max_steps``, ``accelerator``, ``devices``, ``precision``, ``callbacks``, ...).
+            ``logger``, ``default_root_dir`` and ``enable_progress_bar`` are the server's.
+
+    Attributes:
+        results: After ``fit``: the content of ``results.json``.
+        run_dir: The run's folder.
+    """
+
+    def __init__(
+        self, *, seed: int | None = None, run_config: Mapping[str, Any] | None = None, **arguments: Any
+    ) -> None:
+        own = {f.name for f in fields(FederationSettings)}
+        self.settings = FederationSettings(**{k: v for k, v in arguments.items() if k in own})
+        trainer_args = {k: v for k, v in arguments.items() if k not in own}
+        self._logger = trainer_args.pop("logger", None)
+        self._root = trainer_args.pop("default_root_dir", None)
+        self._progress = trainer_args.pop("enable_progress_bar", None)
+        for server_only in ("enable_checkpointing", "enable_model_summary"):
+            trainer_args.pop(server_only, None)
+        check_trainer_args(trainer_args)
+        self.trainer_args = trainer_args
+        self.fast_dev_run = bool(trainer_args.get("fast_dev_run"))
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
+        self.run_config = run_config
+        self.results: dict[str, Any] | None = None
+        self.run_dir: Path | None = None
+
+    # ---- the four verbs -------------------------------------------------------------------------------------------
+
+    def fit(self, module: L.LightningModule, datamodule: Data, ckpt_path: str | None = None) -> dict[str, Any]:
+        """Train for ``num_rounds`` rounds, then test the best and the last one.
+
+        Args:
+            module: Any LightningModule; afterwards it holds the best global model (if the strategy has one).
+            datamodule: A LightningDataModule with ``client_datamodules()``, whose own loaders are the server's data; or a list
+                of LightningDataModules, one per client.
+            ckpt_path: ``last``, ``best``, a run's folder or a checkpoint's folder to go on from.
+
+        Returns:
+            The content of ``results.json``.
+
+        Raises:
+            ValueError: Before round 1, if something does not fit.
+            FederationError: If a round had too few answers.
+        """
+        with self._session(module, datamodule, ckpt_path) as run:
+            run.train()
+            self.results = run.finish()
+            return self.results
+
+    def validate(self, module: L.LightningModule, datamodule: Data, ckpt_path: str = "best") -> dict[str, Any]:
+        """Scores of a checkpoint on the validation data."""
+        return self._score(module, datamodule, ckpt_path, "val")
+
+    def test(self, module: L.LightningModule, datamodule: Data, ckpt_path: str = "best") -> dict[str, Any]:
+        """Scores of a checkpoint on the test data."""
+        return self._score(module, datamodule, ckpt_path, "test")
+
+    def predict(
+        self, module: L.LightningModule, datamodule: Data, ckpt_path: str = "best"
+    ) -> dict[int | None, list[dict[str, Tensor]]]:
+        """Predictions of a checkpoint, as batches of named tensors: under ``None`` those of the global model on the server's
+        data if it has both, else under each client's id those of its model on its own data."""
+        with self._session(module, datamodule, ckpt_path, write=False) as run:
+            return run.predictions()
+
+    def _score(self, module: L.LightningModule, datamodule: Data, ckpt_path: str, stage: str) -> dict[str, Any]:
+        with self._session(module, datamodule, ckpt_path, write=False) as run:
+            return run.evaluate((stage,))[stage]
+
+    # ---- set-up ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _session(
+        self, module: L.LightningModule, datamodule: Data, ckpt_path: str | None, write: bool = True
+    ) -> Iterator[_Run]:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.settings.engine.threads)
+        run = None
+        try:
+            run = _Run(self, module, datamodule, ckpt_path, write)
+            yield run
+        finally:
+            if run is not None:
+                run.close()
+            torch.set_num_threads(threads)
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return self.settings.name or type(self.settings.strategy).__name__
+
+    @property
+    def runs_dir(self) -> Path:
+        """Folder of this name's ``version_N`` folders."""
+        return Path(self._root or "runs") / self.name
+
+
+class _Run:
+    """One run: module, clients, strategy and folder, put together and checked before anything is trained."""
+
+    def __init__(
+        self, trainer: FederatedTrainer, module: L.LightningModule, datamodule: Data, ckpt_path: str | None, write: bool
+    ) -> None:
+        self.started = time.perf_counter()
+        self.trainer, self.module, self.settings = trainer, module, trainer.settings
+        settings, strategy = self.settings, self.settings.strategy
+        for method, kind in (("training_step", module), ("configure_optimizers", module)):
+            if not is_overridden(method, kind):
+                raise ValueError(f"`model: {type(module).__name__}` has no `{method}`; a client cannot train it.")
+        self.server_data, self.datamodules = _client_data(datamodule)
+        schema = getattr(datamodule, "schema", None)
+        if hasattr(module, "build") and schema is not None:
+            with stream(trainer.seed, "initial weights"):
+                module.build(schema)
+        private = tuple(settings.private) + tuple(getattr(module, "private_entries", ()))
+        self.entries = Entries(module, private)
+        self.clients = tuple(range(len(self.datamodules)))
+        self.number = number_of_participants(settings.clients_per_round, len(self.clients))
+        if settings.min_clients > self.number:
+            raise ValueError(
+                f"`federation.min_clients` = {settings.min_clients}, but only {self.number} of {len(self.clients)} "
+                "clients take part in a round (`federation.clients_per_round`)."
+            )
+        self.empty = [c for c in self.clients if count_samples(self.datamodules[c]) == 0]
+        if len(self.empty) == len(self.clients):
+            raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
+        strategy.check(module, self.datamodules)
+        self.metric = settings.monitor or getattr(module, "monitor", None) or "loss"
+        self.mode = settings.monitor_mode or getattr(module, "monitor_mode", None) or _guess_mode(self.metric)
+
+        self.identity = {
+            "config": trainer.run_config or _describe_run(trainer, module),
+            "federation": settings.describe(),
+            "seed": trainer.seed,
+            "clients": len(self.clients),
+            "data": _fingerprint(datamodule, self.datamodules),
+        }
+        scratch = not write or trainer.fast_dev_run or rank_zero_only.rank != 0
+        source = None if ckpt_path is None else checkpoint.find(ckpt_path, trainer.runs_dir)
+        tensors, values = ({}, None) if source is None else checkpoint.read(source)
+        if values is not None:
+            self._check_identity(source, values["identity"])
+
+        strategy.start(self.entries.get(self.entries.shared), self.entries.private)
+        self.local = LocalTrainer(module, trainer.trainer_args)
+        self.phases = strategy.phases()
+        local = LocalSettings(
+            run=hashlib.sha256(repr(self.identity).encode()).hexdigest()[:12],
+            seed=trainer.seed,
+            num_rounds=settings.num_rounds,
+            trainer_args=trainer.trainer_args,
+            private=private,
+            carry_optimizer_state=settings.carry_optimizer_state,
+        )
+        self.engine = settings.engine
+        self.engine.start(ClientSpec(module, strategy.client_half(), self.datamodules, local))
+        self.federation = Federation(
+            self.engine, local.run, self.clients, min_clients=settings.min_clients, timeout=settings.client_timeout
+        )
+        self.state: dict[str, Any] = {
+            "identity": self.identity,
+            "phase": 0,
+            "step": 0,
+            "round": 0,
+            "seconds": {"total": 0.0, "train": 0.0},
+            "best": {"round": None, "value": None, "checkpoint": None},
+            "last_checkpoint": None,
+        }
+        self.folder = RunFolder(
+            trainer._root,
+            trainer.name,
+            trainer._logger,
+            scratch=scratch,
+            resume=None if source is None or scratch else source.parent.parent,
+            purge_step=None if values is None else values["round"],
+        )
+        trainer.run_dir = None if scratch else self.folder.path
+        self.checkpoints = checkpoint.Checkpoints(self.folder.path / "checkpoints", settings.keep_last)
+        ledger = self.folder.path / "ledger.jsonl"
+        if values is None:
+            self.federation.ledger.open(ledger)
+            self._write_partition(datamodule)
+        else:
+            self.state = {**values["state"], "identity": self.identity}
+            strategy.load_state(tensors)
+            self.engine.load(source)
+            self.federation.ledger.restore(values["ledger"])
+            self.federation.failures = values["failures"]
+            self.federation.ledger.open(ledger, values["ledger_end"] if not scratch else None)
+        self.before = self.state["seconds"]["total"]
+
+    def _check_identity(self, source: Path, old: dict[str, Any]) -> None:
+        lines = checkpoint.difference(old, self.identity)
+        if lines and not self.settings.force:
+            raise ResumeError(
+                f"`{source}` was made with another configuration, other clients or other data:\n  "
+                + "\n  ".join(lines)
+                + "\nUse the same, or `--federation.force true` to go on all the same."
+            )
+
+    def _write_partition(self, datamodule: Data) -> None:
+        if hasattr(datamodule, "partition_record"):
+            self.folder.write_json("partition.json", datamodule.partition_record())
+
+    # ---- training -------------------------------------------------------------------------------------------------
+
+    def train(self) -> None:
+        """All phases and rounds from where the state stands."""
+        state, settings = self.state, self.settings
+        while state["phase"] < len(self.phases):
+            phase = self.phases[state["phase"]]
+            with self._bar(phase.name, state["step"], phase.num_steps) as bar:
+                while state["step"] < phase.num_steps:
+                    begin = time.perf_counter()
+                    metrics = phase.step(self.federation, state["step"])
+                    state["seconds"]["train"] += time.perf_counter() - begin
+                    self.folder.log(metrics, state["step"], prefix=f"{phase.name}/")
+                    state["step"] += 1
+                    self._save(f"phase{state['phase']}_{state['step'] - 1:05d}")
+                    bar.update()
+            state["phase"], state["step"] = state["phase"] + 1, 0
+        rounds = 1 if self.trainer.fast_dev_run else settings.num_rounds
+        with self._bar("rounds", state["round"], rounds) as bar:
+            while state["round"] < rounds:
+                shown = self._round(state["round"], last=state["round"] == rounds - 1)
+                state["round"] += 1
+                self._save(f"round_{state['round'] - 1:05d}")
+                if shown:
+                    bar.set_postfix_str(shown, refresh=False)
+                bar.update()
+
+    def _round(self, round: int, last: bool) -> str | None:
+        begin = time.perf_counter()
+        chosen = participants(self.clients, self.number, self.trainer.seed, round)
+        ledger = self.federation.ledger
+        up, down = ledger.up, ledger.down
+        trained = self.settings.strategy.round(self.federation, round, chosen)
+        seconds = time.perf_counter() - begin
+        self.state["seconds"]["train"] += seconds
+        scalars: dict[str, Any] = {f"clients/{c}/{k}": v for c, metrics in trained.items() for k, v in metrics.items()}
+        shown = None
+        if last or (round + 1) % self.settings.check_val_every_n_rounds == 0:
+            val = self.evaluate(("val",), round, scalars)["val"]
+            value = selection_value(val)
+            if is_better(value, self.state["best"]["value"], self.mode):
+                self.state["best"] = {"round": round, "value": value, "checkpoint": f"round_{round:05d}", "val": val}
+            shown = f"{self.metric} {'-' if value is None else format(value, '.4f')}"
+        scalars |= {
+            "bytes/up": ledger.up - up,
+            "bytes/down": ledger.down - down,
+            "seconds/train": seconds,
+            "seconds/round": time.perf_counter() - begin,
+        }
+        self.folder.log(scalars, round)
+        if self.folder.tensorboard is not None:
+            self.settings.strategy.log_round(self.folder.tensorboard, round)
+        return shown
+
+    def _save(self, name: str) -> None:
+        self.state["seconds"]["total"] = self.before + time.perf_counter() - self.started
+        path = self.checkpoints.save(
+            name,
+            self.settings.strategy.state(),
+            {
+                "identity": self.identity,
+                "round": self.state["round"],
+                "best": self.state["best"],
+                "state": {k: v for k, v in self.state.items() if k != "identity"},
+                "ledger": self.federation.ledger.totals(),
+                "ledger_end": self.federation.ledger.flush(),
+                "failures": self.federation.failures,
+            },
+            self.engine,
+            best=self.state["best"]["checkpoint"],
+        )
+        self.engine.checkpointed(path)
+
+    def _bar(self, name: str, done: int, total: int) -> tqdm:
+        hidden = self.trainer._progress is False or rank_zero_only.rank != 0 or not sys.stderr.isatty()
+        return tqdm(total=total, initial=done, desc=name, unit="round", disable=hidden, leave=True)
+
+    # ---- evaluation -----------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, stages: Sequence[str], round: int | None = None, scalars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Summaries of the strategy's current models for each stage; all metrics are added to ``scalars`` if given."""
+        strategy = self.settings.strategy
+        round = max(self.state["round"] - 1, 0) if round is None else round
+        requests = {c: strategy.evaluation(c) for c in self.clients}
+        replies = self.federation.call(
+            "evaluate",
+            {c: Payload(p.tensors, {**p.values, "stages": list(stages)}) for c, p in requests.items()},
+            round,
+            required=False,
+        )
+        summaries = {}
+        for stage in stages:
+            per_client = [replies[c].values[stage] if c in replies else None for c in self.clients]
+            overall = self._evaluate_global(stage)
+            self._check_monitor(stage, [overall, *per_client])
+            summaries[stage] = summarise(self.metric, self.mode, overall, per_client)
+            if scalars is not None:
+                scalars |= {f"{stage}/{k}": v for k, v in (overall or {}).items()}
+                scalars |= {
+                    f"clients/{c}/{stage}/{k}": v for c, m in enumerate(per_client) for k, v in (m or {}).items()
+                }
+                scalars |= {f"{stage}/clients_{k}": summaries[stage][k] for k in ("mean", "worst")}
+        return summaries
+
+    def _evaluate_global(self, stage: str) -> dict[str, float] | None:
+        weights = self.settings.strategy.global_weights()
+        if weights is None or self.entries.private or self.server_data is None:
+            return None
+        self.entries.set(weights)
+        with stream(self.trainer.seed, f"global {stage}", self.state["round"]):
+            return self.local.evaluate(self.server_data, stage)
+
+    def _check_monitor(self, stage: str, metrics: Sequence[Mapping[str, Any] | None]) -> None:
+        names = {name for m in metrics if m is not None for name in m}
+        if names and self.metric not in names:
+            raise ValueError(
+                f"`federation.monitor` is `{self.metric}`, but `{type(self.module).__name__}` logs for `{stage}` only: "
+                f"{', '.join(sorted(names))}. Set `federation.monitor` to one of these."
+            )
+
+    def predictions(self) -> dict[int | None, list[dict[str, Tensor]]]:
+        """See :meth:`FederatedTrainer.predict`."""
+        strategy = self.settings.strategy
+        weights = strategy.global_weights()
+        if weights is not None and not self.entries.private and self.server_data is not None:
+            self.entries.set(weights)
+            batches = self.local.predict(self.server_data)
+            if batches is not None:
+                return {None: [named_outputs(batch) for batch in batches]}
+        replies = self.federation.call(
+            "predict", {c: strategy.evaluation(c) for c in self.clients}, self.state["round"]
+        )
+        result: dict[int | None, list[dict[str, Tensor]]] = {}
+        for client, reply in replies.items():
+            batches = {}
+            for name, tensor in reply.tensors.items():
+                index, key = name.split("/", 1)
+                batches.setdefault(int(index), {})[key] = tensor
+            result[client] = list(batches.values())
+        return result
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def finish(self) -> dict[str, Any]:
+        """Score the last round and the best one, write results.json, leave the best global model in the module."""
+        best, strategy = self.state["best"], self.settings.strategy
+        last = self.evaluate(("val", "test"))
+        chosen = last
+        final = f"round_{self.state['round'] - 1:05d}"
+        if best["checkpoint"] not in (None, final):
+            source = self.checkpoints.directory / best["checkpoint"]
+            strategy.load_state(checkpoint.read(source)[0])
+            self.engine.load(source)
+            chosen = self.evaluate(("val", "test"), best["round"])
+        each = self._each_on_global()
+        weights = strategy.global_weights()
+        if weights is not None:
+            self.entries.set(weights)
+        total = self.before + time.perf_counter() - self.started
+        results = {
+            "name": self.trainer.name,
+            "strategy": type(strategy).__name__,
+            "seed": self.trainer.seed,
+            "num_clients": len(self.clients),
+            "rounds_run": self.state["round"],
+            "best_round": self.state["round"] - 1 if best["round"] is None else best["round"],
+            "metric": self.metric,
+            "mode": self.mode,
+            "weighting": getattr(strategy, "weighting", None),
+            "val": {k: v for k, v in chosen["val"].items() if k != "undefined"},
+            "test": {**chosen["test"], "each_on_global": each},
+            "last": last,
+            "bytes": self.federation.ledger.totals(),
+            "seconds": {
+                "total": total,
+                "train": self.state["seconds"]["train"],
+                "overhead": total - self.state["seconds"]["train"],
+            },
+            "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 + self.engine.peak_rss_mb()),
+            "failures": self.federation.failures,
+            "empty_clients": self.empty,
+            "dropped_rows": list(getattr(self.server_data, "dropped_rows", [])),
+            "versions": versions(),
+        }
+        self.folder.write_json("results.json", results)
+        return results
+
+    def _each_on_global(self) -> list[float | None] | None:
+        wanted = self.settings.score_each_on_global
+        strategy = self.settings.strategy
+        if wanted is None:
+            wanted = getattr(strategy, "score_on_global", False)
+        if not wanted or self.server_data is None or self.entries.private:
+            return None
+        replies = self.federation.call(
+            "model", {c: Payload() for c in self.clients}, max(self.state["round"] - 1, 0), required=False
+        )
+        scores: list[float | None] = []
+        for client in self.clients:
+            metrics = None
+            if client in replies:
+                self.entries.set(replies[client].tensors)
+                metrics = self.local.evaluate(self.server_data, "test")
+            scores.append(None if metrics is None else metrics.get(self.metric))
+        return scores
+
+    def close(self) -> None:
+        """Free the clients and files."""
+        self.engine.close()
+        self.federation.ledger.close()
+        self.folder.close()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what results depend on."""
+    import torch_geometric
+
+    return {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "lightning": L.__version__,
+        "torch_geometric": torch_geometric.__version__,
+    }
+
+
+def _client_data(datamodule: Data) -> tuple[L.LightningDataModule | None, list[L.LightningDataModule]]:
+    """The server's data module (if any) and the clients'."""
+    if isinstance(datamodule, Sequence):
+        clients, server = list(datamodule), None
+    else:
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+        if not hasattr(datamodule, "client_datamodules"):
+            raise ValueError(
+                f"`data: {type(datamodule).__name__}` has no `client_datamodules()`, which gives one LightningDataModule "
+                "per client. Add it, pass a list of LightningDataModules, or train centrally: `--federation null`."
+            )
+        clients, server = list(datamodule.client_datamodules()), datamodule
+    if not clients:
+        raise ValueError("There are no clients: the list of data modules is empty.")
+    return server, clients
+
+
+def _fingerprint(datamodule: Data, clients: Sequence[L.LightningDataModule]) -> Any:
+    if hasattr(datamodule, "fingerprint"):
+        return datamodule.fingerprint()
+    return [c.fingerprint() if hasattr(c, "fingerprint") else count_samples(c) for c in clients]
+
+
+def _describe_run(trainer: FederatedTrainer, module: L.LightningModule) -> dict[str, Any]:
+    layout = {n: [str(t.dtype), list(t.shape)] for n, t in module.state_dict().items()}
+    return {
+        "model": type(module).__name__,
+        "hparams": describe(dict(getattr(module, "hparams", {}))),
+        "state": layout,
+        "trainer": describe(dict(trainer.trainer_args)),
+    }
+
+
+def _guess_mode(metric: str) -> str:
+    return "min" if any(part in metric.lower() for part in ("loss", "error", "mae", "mse")) else "max"
