@@ -3,6 +3,7 @@
 from datamodules.citation import SyntheticCitationDataModule
 from datamodules.datasets import AmazonDataModule, CoauthorDataModule, PlanetoidDataModule
 from datamodules.graph import ClientGraphDataModule, GraphDataModule
+from datamodules.planted import PlantedDataModule
 from datamodules.topology import lost_edges, subgraph_of
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "CoauthorDataModule",
     "GraphDataModule",
     "PlanetoidDataModule",
+    "PlantedDataModule",
     "SyntheticCitationDataModule",
     "lost_edges",
     "subgraph_of",
