@@ -17,10 +17,11 @@ class FederationSettings:
 
     Args:
         num_rounds: Number of rounds.
-        strategy: The federated algorithm.
+        strategy: The federated algorithm, e.g. ``fl_lightning.strategies.FedAvg`` (default).
         clients_per_round: Participants of a round, drawn anew each round: a count (whole number) or a fraction of all clients
             (a number with a decimal point, rounded half up, at least 1 client).
-        engine: Where clients run: ``fl_lightning.engine.InProcess`` or ``fl_lightning.engine.WorkerProcesses``.
+        engine: Where clients run: ``fl_lightning.engine.InProcess`` (default) or
+            ``fl_lightning.engine.WorkerProcesses``.
         min_clients: A step that fewer clients answer fails the run; the last good model and checkpoint stay.
         carry_optimizer_state: Each client's optimiser goes on where its last round ended, instead of starting afresh.
         check_val_every_n_rounds: Validate after every n-th round (and always after the last).
@@ -38,9 +39,9 @@ class FederationSettings:
     """
 
     num_rounds: int = 10
-    strategy: Strategy = field(default_factory=FedAvg)
+    strategy: Strategy | None = None
     clients_per_round: int | float = 1.0
-    engine: Engine = field(default_factory=InProcess)
+    engine: Engine | None = None
     min_clients: int = 1
     carry_optimizer_state: bool = False
     check_val_every_n_rounds: int = 1
@@ -54,6 +55,8 @@ class FederationSettings:
     force: bool = False
 
     def __post_init__(self) -> None:
+        self.strategy = FedAvg() if self.strategy is None else self.strategy
+        self.engine = InProcess() if self.engine is None else self.engine
         for key in ("num_rounds", "min_clients", "check_val_every_n_rounds", "keep_last"):
             if getattr(self, key) < 1:
                 raise ValueError(f"`federation.{key}` must be at least 1, got {getattr(self, key)}.")

@@ -7,9 +7,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.reporting.run_folder import RunFolder
-from fl_lightning.reporting.scores import is_better, selection_value, summarise
+from fl_lightning.reporting.scores import is_better, selection_value, summarise, versions
 from fl_lightning.settings import FederationSettings, describe
 
 Data = L.LightningDataModule | Sequence[L.LightningDataModule]
@@ -41,24 +40,30 @@ class FederatedTrainer:
     """Trains a LightningModule over the data of several clients.
 
     Args:
+        trainer: Arguments of the ``lightning.Trainer`` of one client in one round: ``max_epochs`` or ``max_steps`` (local
+            work), ``accelerator``, ``devices``, ``precision``, ``callbacks``, ... Of these, ``logger``,
+            ``default_root_dir`` and ``enable_progress_bar`` are the server's.
         seed: Seed of all random streams. Default: that of ``seed_everything``, else 0.
-        run_config: The whole configuration as plain values, to be written down and compared on resuming.
-        arguments: Those of :class:`~fl_lightning.settings.FederationSettings` (``num_rounds``, ``strategy``,
-            ``clients_per_round``, ``engine``, ...); all others are those of ``lightning.Trainer`` and describe what a client does
-            in one round (``max_epochs`` or ``max_steps``, ``accelerator``, ``devices``, ``precision``, ``callbacks``, ...).
-            ``logger``, ``default_root_dir`` and ``enable_progress_bar`` are the server's.
+        run_config: The whole configuration as plain values, to be compared on resuming.
+        federation: Arguments of :class:`~fl_lightning.settings.FederationSettings`: ``num_rounds``, ``strategy``,
+            ``clients_per_round``, ``engine``, ...
 
     Attributes:
         results: After ``fit``: the content of ``results.json``.
-        run_dir: The run's folder.
+        run_dir: The run's folder; ``None`` where nothing is written (fast_dev_run, ranks other than 0).
+        source_dir: Folder of the run that the last checkpoint came from.
     """
 
     def __init__(
-        self, *, seed: int | None = None, run_config: Mapping[str, Any] | None = None, **arguments: Any
+        self,
+        *,
+        trainer: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        run_config: Mapping[str, Any] | None = None,
+        **federation: Any,
     ) -> None:
-        own = {f.name for f in fields(FederationSettings)}
-        self.settings = FederationSettings(**{k: v for k, v in arguments.items() if k in own})
-        trainer_args = {k: v for k, v in arguments.items() if k not in own}
+        self.settings = FederationSettings(**federation)
+        trainer_args = dict(trainer or {})
         self._logger = trainer_args.pop("logger", None)
         self._root = trainer_args.pop("default_root_dir", None)
         self._progress = trainer_args.pop("enable_progress_bar", None)
@@ -71,10 +76,17 @@ class FederatedTrainer:
         self.run_config = run_config
         self.results: dict[str, Any] | None = None
         self.run_dir: Path | None = None
+        self.source_dir: Path | None = None
 
     # ---- the four verbs -------------------------------------------------------------------------------------------
 
-    def fit(self, module: L.LightningModule, datamodule: Data, ckpt_path: str | None = None) -> dict[str, Any]:
+    def fit(
+        self,
+        module: L.LightningModule,
+        datamodule: Data,
+        ckpt_path: str | None = None,
+        on_start: Callable[[Path], None] | None = None,
+    ) -> dict[str, Any]:
         """Train for ``num_rounds`` rounds, then test the best and the last one.
 
         Args:
@@ -82,6 +94,7 @@ class FederatedTrainer:
             datamodule: A LightningDataModule with ``client_datamodules()``, whose own loaders are the server's data; or a list
                 of LightningDataModules, one per client.
             ckpt_path: ``last``, ``best``, a run's folder or a checkpoint's folder to go on from.
+            on_start: Called with the run's folder before round 1.
 
         Returns:
             The content of ``results.json``.
@@ -91,6 +104,8 @@ class FederatedTrainer:
             FederationError: If a round had too few answers.
         """
         with self._session(module, datamodule, ckpt_path) as run:
+            if on_start is not None and self.run_dir is not None:
+                on_start(self.run_dir)
             run.train()
             self.results = run.finish()
             return self.results
@@ -187,6 +202,7 @@ class _Run:
         source = None if ckpt_path is None else checkpoint.find(ckpt_path, trainer.runs_dir)
         tensors, values = ({}, None) if source is None else checkpoint.read(source)
         if values is not None:
+            trainer.source_dir = source.parent.parent
             self._check_identity(source, values["identity"])
 
         strategy.start(self.entries.get(self.entries.shared), self.entries.private)
@@ -463,18 +479,6 @@ class _Run:
         self.engine.close()
         self.federation.ledger.close()
         self.folder.close()
-
-
-def versions() -> dict[str, str]:
-    """Versions of what results depend on."""
-    import torch_geometric
-
-    return {
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "lightning": L.__version__,
-        "torch_geometric": torch_geometric.__version__,
-    }
 
 
 def _client_data(datamodule: Data) -> tuple[L.LightningDataModule | None, list[L.LightningDataModule]]:

@@ -33,7 +33,7 @@ class LocalTrainer:
 
     def __init__(self, module: L.LightningModule, trainer_args: Mapping[str, Any]) -> None:
         self.module = module
-        self._args = dict(trainer_args)
+        self._args = {name: value for name, value in trainer_args.items() if value is not None}
         self._callbacks = list(self._args.pop("callbacks", None) or [])
         self._data: dict[int, tuple[L.LightningDataModule, ReusedData]] = {}
         self._optimizer_state = _OptimizerState()
@@ -250,6 +250,7 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*LeafSpec.*")
+            warnings.filterwarnings("ignore", ".*`transfer_batch_to_device` in both.*")
             warnings.filterwarnings("ignore", ".*Sparse CSR tensor support is in beta.*")
             for text in (
                 ".*does not have many workers.*",

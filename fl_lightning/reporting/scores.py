@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import lightning as L
+import torch
+import torch_geometric
 
 
 def summarise(
@@ -51,3 +56,13 @@ def is_better(value: float | None, best: float | None, mode: str) -> bool:
     if value is None:
         return False
     return best is None or (value > best if mode == "max" else value < best)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what results depend on."""
+    return {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "lightning": L.__version__,
+        "torch_geometric": torch_geometric.__version__,
+    }

@@ -1,0 +1,99 @@
+"""The centralised baseline: the same module on the undivided data, under a stock ``lightning.Trainer``."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from fl_lightning.engine.local import LocalTrainer, quiet
+from fl_lightning.engine.seeds import stream
+from fl_lightning.reporting.run_folder import RunFolder
+from fl_lightning.reporting.scores import summarise, versions
+
+
+def fit_centrally(
+    trainer: L.Trainer, module: L.LightningModule, datamodule: L.LightningDataModule, ckpt_path: str | None, name: str
+) -> tuple[dict[str, Any], Path]:
+    """Fit on the undivided data, keep the best epoch by the validation metric, test it, write results.json.
+
+    Args:
+        trainer: A stock Trainer.
+        module: The module.
+        datamodule: The data module; with ``client_datamodules()`` the model is also scored on each client's part.
+        ckpt_path: A Lightning checkpoint to go on from.
+        name: Name of the run's folder.
+
+    Returns:
+        The content of results.json, and the run's folder.
+    """
+    begin = time.perf_counter()
+    seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+    datamodule.prepare_data()
+    datamodule.setup("fit")
+    schema = getattr(datamodule, "schema", None)
+    if hasattr(module, "build") and schema is not None:
+        with stream(seed, "initial weights"):
+            module.build(schema)
+    metric, mode = getattr(module, "monitor", "loss"), getattr(module, "monitor_mode", "min")
+    given = trainer.loggers if trainer.loggers and any(trainer.log_dir is None for _ in trainer.loggers) else None
+    folder = RunFolder(trainer.default_root_dir if trainer.default_root_dir != os.getcwd() else None, name, given)
+    trainer.loggers = folder.loggers
+    best = ModelCheckpoint(folder.path / "checkpoints", monitor=f"val/{metric}", mode=mode, save_top_k=1)
+    trainer.callbacks = trainer._callback_connector._reorder_callbacks([*trainer.callbacks, best])
+    with stream(seed, "central"), quiet():
+        trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)
+        epochs = trainer.current_epoch
+    trained = time.perf_counter() - begin
+    local = LocalTrainer(
+        module, {"accelerator": trainer.accelerator.__class__.__name__.removesuffix("Accelerator").lower()}
+    )
+    clients = list(datamodule.client_datamodules()) if hasattr(datamodule, "client_datamodules") else []
+
+    def score() -> dict[str, Any]:
+        return {
+            stage: summarise(
+                metric, mode, local.evaluate(datamodule, stage), [local.evaluate(c, stage) for c in clients]
+            )
+            for stage in ("val", "test")
+        }
+
+    last = score()
+    chosen, best_epoch = last, epochs - 1
+    if best.best_model_path:
+        import torch
+
+        content = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
+        module.load_state_dict(content["state_dict"])
+        best_epoch = int(content["epoch"])
+        chosen = score()
+    total = time.perf_counter() - begin
+    results = {
+        "name": name,
+        "strategy": "Central",
+        "seed": seed,
+        "num_clients": len(clients),
+        "rounds_run": epochs,
+        "best_round": best_epoch,
+        "metric": metric,
+        "mode": mode,
+        "weighting": None,
+        "val": chosen["val"],
+        "test": {**chosen["test"], "each_on_global": None},
+        "last": last,
+        "bytes": {"up": 0, "down": 0, "by_kind": {}},
+        "seconds": {"total": total, "train": trained, "overhead": total - trained},
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "failures": [],
+        "empty_clients": [],
+        "dropped_rows": list(getattr(datamodule, "dropped_rows", [])),
+        "versions": versions(),
+    }
+    folder.write_json("results.json", results)
+    folder.close()
+    return results, folder.path

@@ -1,0 +1,194 @@
+"""``fl-lightning {fit,validate,test,predict,inspect}``: LightningCLI with a ``federation:`` section.
+
+``--federation null`` trains the same model centrally, with a stock ``lightning.Trainer``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import yaml
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from fl_lightning.central import fit_centrally
+from fl_lightning.engine.errors import FederationError
+from fl_lightning.reporting.inspection import inspect_data
+from fl_lightning.reporting.predictions import write_predictions
+from fl_lightning.reporting.tables import score_lines
+from fl_lightning.settings import FederationSettings
+from fl_lightning.trainer import FederatedTrainer
+
+# What a run's weights do not depend on: not compared on resuming.
+NOT_COMPARED = ("logger", "default_root_dir", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
+
+
+class CommandTrainer(L.Trainer):
+    """The stock Trainer, and the signatures of the commands it does not have."""
+
+    def inspect(
+        self,
+        model: L.LightningModule,
+        datamodule: L.LightningDataModule,
+        json: bool = False,
+        html: str | None = None,
+        strict: bool = False,
+    ) -> None:
+        """Say what the data and the partition are, and what will hurt, before any training.
+
+        Args:
+            model: The model.
+            datamodule: The data.
+            json: Print one JSON object instead of tables.
+            html: Also write a self-contained page to this file.
+            strict: Exit with code 1 if there is any finding.
+        """
+
+
+class FederatedCLI(LightningCLI):
+    """LightningCLI whose trainer is a :class:`FederatedTrainer` unless ``federation`` is null."""
+
+    def __init__(self, args: list[str] | None = None) -> None:
+        super().__init__(
+            trainer_class=CommandTrainer,
+            seed_everything_default=0,
+            trainer_defaults={"inference_mode": False, "num_sanity_val_steps": 0, "enable_model_summary": False},
+            save_config_kwargs={"overwrite": True},
+            args=args,
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {**LightningCLI.subcommands(), "inspect": {"model", "datamodule"}}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--federation",
+            type=FederationSettings | None,
+            default={},
+            help="Federated training over rounds; null trains the same model centrally, with a stock Trainer.",
+        )
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        federation = self._get(self.config_init, "federation")
+        if federation is None:
+            return super().instantiate_trainer(**self._central_arguments(), **kwargs)
+        if federation.name is None:
+            federation.name = self.config_name
+        return FederatedTrainer(
+            **vars(federation),
+            trainer=dict(self._get(self.config_init, "trainer")),
+            seed=self._get(self.config, "seed_everything"),
+            run_config=self._compared_config(),
+        )
+
+    # ---- commands -------------------------------------------------------------------------------------------------
+
+    def fit(self, **arguments: Any) -> None:
+        """``fl-lightning fit``"""
+        ckpt_path = arguments.get("ckpt_path")
+        if isinstance(self.trainer, FederatedTrainer):
+            results = self.trainer.fit(self.model, self.datamodule, ckpt_path, on_start=self._save_config)
+            folder = self.trainer.run_dir
+        else:
+            results, folder = fit_centrally(self.trainer, self.model, self.datamodule, ckpt_path, self.config_name)
+        _say(score_lines(results))
+        if folder is not None:
+            _say([f"run: {folder}"])
+
+    def validate(self, **arguments: Any) -> None:
+        """``fl-lightning validate``"""
+        self._score("val", "validate", arguments)
+
+    def test(self, **arguments: Any) -> None:
+        """``fl-lightning test``"""
+        self._score("test", "test", arguments)
+
+    def _score(self, stage: str, verb: str, arguments: dict[str, Any]) -> None:
+        if not isinstance(self.trainer, FederatedTrainer):
+            getattr(self.trainer, verb)(self.model, datamodule=self.datamodule, ckpt_path=arguments.get("ckpt_path"))
+            return
+        summary = getattr(self.trainer, verb)(self.model, self.datamodule, arguments.get("ckpt_path") or "best")
+        _say([json.dumps({stage: summary})])
+
+    def predict(self, **arguments: Any) -> None:
+        """``fl-lightning predict``"""
+        if isinstance(self.trainer, FederatedTrainer):
+            found = self.trainer.predict(self.model, self.datamodule, arguments.get("ckpt_path") or "best")
+            folder = self.trainer.source_dir
+        else:
+            found = {
+                None: self.trainer.predict(self.model, datamodule=self.datamodule, ckpt_path=arguments.get("ckpt_path"))
+            }
+            folder = Path(self.trainer.log_dir or ".")
+        _say([f"predictions: {write_predictions(folder / 'predictions.csv', found, self.datamodule)}"])
+
+    def inspect(self, **arguments: Any) -> None:
+        """``fl-lightning inspect``"""
+        findings = inspect_data(
+            self.datamodule,
+            self.model,
+            as_json=arguments["json"],
+            html=arguments["html"],
+            say=lambda line: _say([line]),
+        )
+        if findings and arguments["strict"]:
+            raise SystemExit(1)
+
+    # ---- configuration --------------------------------------------------------------------------------------------
+
+    @property
+    def config_name(self) -> str:
+        """Name of the (last) config file, without its ending; ``run`` without one."""
+        files = self._get(self.config, "config") or []
+        return Path(str(files[-1])).stem if files else "run"
+
+    def _save_config(self, folder: Path) -> None:
+        parser = self._parser(self.subcommand)
+        (folder / "config.yaml").write_text(
+            parser.dump(self.config[self.subcommand], skip_none=False), encoding="utf-8"
+        )
+
+    def _compared_config(self) -> dict[str, Any]:
+        dumped = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
+        compared = {key: dumped.get(key) for key in ("seed_everything", "model", "data")}
+        compared["trainer"] = {k: v for k, v in dumped["trainer"].items() if k not in NOT_COMPARED}
+        (compared["data"].get("init_args") or {}).pop("root", None)  # where the files are; the data have a hash
+        return compared
+
+    def _central_arguments(self) -> dict[str, Any]:
+        """As many epochs or steps as all rounds together, unless the command line says how many."""
+        rounds = None
+        for path in self._get(self.config, "config") or []:
+            section = (yaml.safe_load(Path(str(path)).read_text(encoding="utf-8")) or {}).get("federation") or {}
+            rounds = section.get("num_rounds", rounds)
+        trainer = self._get(self.config_init, "trainer")
+        given = any(a.startswith(("--trainer.max_epochs", "--trainer.max_steps")) for a in sys.argv)
+        if rounds is None or given:
+            return {}
+        if trainer["max_steps"] not in (None, -1):
+            _say([f"central: {rounds} rounds x {trainer['max_steps']} steps = {rounds * trainer['max_steps']} steps"])
+            return {"max_steps": rounds * trainer["max_steps"], "max_epochs": -1}
+        epochs = trainer["max_epochs"] or 1
+        _say([f"central: {rounds} rounds x {epochs} epochs = {rounds * epochs} epochs"])
+        return {"max_epochs": rounds * epochs}
+
+
+def main(args: list[str] | None = None) -> None:
+    """Console script; mistakes of the configuration or the data end with a message and exit code 1."""
+    try:
+        FederatedCLI(args)
+    except (ValueError, FederationError, OSError) as error:
+        if os.environ.get("FL_LIGHTNING_TRACEBACK"):
+            raise
+        sys.stderr.write(f"fl-lightning: error: {error}\n(FL_LIGHTNING_TRACEBACK=1 shows where.)\n")
+        raise SystemExit(1) from error
+
+
+def _say(lines: list[str]) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()

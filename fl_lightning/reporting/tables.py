@@ -1,0 +1,48 @@
+"""Plain-text tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Lines of an aligned table; numbers with four decimals and to the right, ``-`` for ``None``."""
+    cells = [list(header)] + [[_cell(v) for v in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    right = [i for i in range(len(header)) if any(isinstance(row[i], int | float) for row in rows)]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(
+            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+
+    return [line(cells[0]).rstrip(), "  ".join("-" * w for w in widths), *(line(row).rstrip() for row in cells[1:])]
+
+
+def score_lines(results: Mapping[str, Any]) -> list[str]:
+    """What ``fit`` says at its end."""
+    rows = [
+        [f"{stage} {results['metric']}", *(results[stage].get(k) for k in ("global", "mean", "worst"))]
+        for stage in ("val", "test")
+    ]
+    lines = [f"{results['strategy']}: best round {results['best_round']} of {results['rounds_run']} (by validation)"]
+    lines += text_table(["", "global model", "client mean", "worst client"], rows)
+    each = [s for s in results["test"].get("each_on_global") or [] if s is not None]
+    if each:
+        lines.append(f"each client's own model on the global test data: mean {sum(each) / len(each):.4f}")
+    if results["failures"]:
+        last = results["failures"][-1]
+        lines.append(
+            f"{len(results['failures'])} client failure(s), the last: client {last['client']}, round {last['round']}: "
+            f"{last['reason']}"
+        )
+    if results["empty_clients"]:
+        lines.append(f"clients without a training sample: {', '.join(map(str, results['empty_clients']))}")
+    return lines
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
