@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lit_models.masks import PRIVATE_MASKS, masked_layers, named_masks, raw_weight
@@ -42,8 +43,8 @@ def mask_l1(masks: Iterable[Tensor], reduction: str = "sum") -> Tensor:
 
 
 def note_proximal(received: dict[str, Tensor], masks: dict[str, Tensor]) -> Tensor:
-    r""":math:`\lVert\bar\theta\odot\mu-\bar\theta\rVert_2^2` over masked matrices; none of it to ``received``."""
-    return torch.stack([(w.detach() * masks[name] - w.detach()).square().sum() for name, w in received.items()]).sum()
+    r""":math:`\lVert\bar\theta\odot\mu-\bar\theta\rVert_2^2` over the masked matrices; ``received`` is detached."""
+    return torch.stack([F.mse_loss(w * masks[name], w, reduction="sum") for name, w in received.items()]).sum()
 
 
 def code_proximal(received: dict[str, Tensor], weights: dict[str, Tensor]) -> Tensor:

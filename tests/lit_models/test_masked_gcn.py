@@ -1,15 +1,18 @@
 """MaskedGCN, Masked and the functional embedding: O6, O8, bit equality with the unmasked network, names."""
 
 import copy
+import fnmatch
 import math
 import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch import Trainer
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
+from datamodules.planted import PlantedDataModule
 from lit_models import GAT, GCN, GIN, GraphSAGE, LitNodeClassifier
 from lit_models.functional_embedding import functional_embedding
 from lit_models.masked_gcn import GCNWithHead, Masked, MaskedGCN
@@ -210,3 +213,40 @@ def test_functional_embedding_of_an_encoder_without_head_is_its_last_layers_inpu
     encoder.eval()
     expected = encoder.embed(graph.x, graph.edge_index).mean(0).detach()
     assert torch.equal(functional_embedding(encoder, graph.x, graph.edge_index), expected)
+
+
+# ---- under a stock Trainer ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoder", [MaskedGCN(hidden_channels=16), Masked(GraphSAGE(hidden_channels=16))])
+def test_trains_under_a_stock_trainer_and_declares_its_masks_private(encoder, tmp_path):
+    data = PlantedDataModule(num_clients=2, nodes_per_client=60)
+    data.setup()
+    module = LitNodeClassifier(encoder, MaskedProximal(l1=1e-6, l2=1e-3))
+    trainer = Trainer(
+        max_epochs=10, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(module, datamodule=data.client_datamodules()[0])
+    state = module.state_dict()
+    private = {name for name in state if any(fnmatch.fnmatch(name, pattern) for pattern in module.private_entries)}
+    assert private == {name for name in state if name.endswith(".mask")} and len(private) == len(named_masks(module))
+    assert all(not torch.equal(state[name], torch.ones_like(state[name])) for name in private)  # all of them trained
+    assert trainer.callback_metrics["train/proximal"] > 0 and trainer.callback_metrics["train/mask_l1"] > 0
+
+
+def test_checkpoints_restore_masks(tmp_path):
+    data = PlantedDataModule(num_clients=2, nodes_per_client=60)
+    data.setup()
+    client, graph = data.client_datamodules()[0], data.client_datamodules()[0].data
+    module = LitNodeClassifier(MaskedGCN(hidden_channels=16), MaskedProximal())
+    trainer = Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(module, datamodule=client)
+    trainer.save_checkpoint(tmp_path / "masked.ckpt", weights_only=True)
+    again = LitNodeClassifier.load_from_checkpoint(
+        tmp_path / "masked.ckpt", encoder=MaskedGCN(hidden_channels=16), weights_only=True
+    )
+    assert torch.equal(again.eval()(graph), module.eval()(graph))

@@ -96,6 +96,8 @@ def test_state_dict_holds_raw_weights_never_the_product():
         state = net.train(mode).state_dict()
         for name, weight in raw.items():
             assert torch.equal(state[f"{name}.weight"], weight)
+        live = net.state_dict(keep_vars=True)  # in place writes into these reach the parameters
+        assert all(live[f"{name}.weight"] is raw_weight(layer) for name, layer in masked_layers(net))
 
 
 def test_only_masks_move_then_every_other_entry_is_unchanged():
