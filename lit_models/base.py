@@ -69,8 +69,8 @@ def frozen_copy(module: nn.Module) -> nn.Module:
 def _without_parser(optimizer: OptimizerCallable) -> OptimizerCallable:
     """The same callable, without the command line's parser that LightningCLI ties to it.
 
-    jsonargparse gives ``partial(helper, instantiator, torch.optim.Adam, lr=...)``; its instantiator would be copied with
-    every module and sent to worker processes.
+    jsonargparse gives ``partial(helper, instantiator, torch.optim.Adam, lr=...)``; its instantiator would go
+    along with every copy of a module, and to worker processes.
     """
     if isinstance(optimizer, partial) and optimizer.args:
         optimizer_class = optimizer.args[-1]

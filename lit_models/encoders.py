@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 
+from lit_models.dropout import dropout
 from lit_models.sparse import Graph, SparseInputLinear, is_sparse, spmm
 
 
@@ -61,7 +62,7 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def layer(self, conv: Any, h: Tensor, graph: Graph) -> Tensor:
-        """One layer; ``h`` is ``graph.x`` in the first. ``is_sparse(graph.x)`` chooses the path."""
+        """One layer; ``h`` is ``graph.x`` in the first. ``graph.is_sparse`` chooses the path."""
         raise NotImplementedError
 
     def embed(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -74,14 +75,14 @@ class Encoder(nn.Module):
         graph = self._graph(x, edge_index)
         h = self._hidden(graph)
         if self.num_layers > 1:
-            h = F.dropout(h, self.dropout, self.training)
+            h = dropout(h, self.dropout, self.training)
         return self.layer(self.convs[-1], h, graph)
 
     def _hidden(self, graph: Graph) -> Tensor:
         h = graph.x
         for k, conv in enumerate(self.convs[:-1]):
             if k > 0:
-                h = F.dropout(h, self.dropout, self.training)
+                h = dropout(h, self.dropout, self.training)
             h = self.layer(conv, h, graph).relu()
         return h
 
@@ -109,7 +110,7 @@ class GraphSAGE(Encoder):
         return SAGEConv(in_channels, out_channels, aggr="mean")
 
     def layer(self, conv: Any, h: Tensor, graph: Graph) -> Tensor:
-        if not is_sparse(graph.x):
+        if not graph.is_sparse:
             return conv(h, graph.edge_index)
         neighbours, own = conv.lin_l, conv.lin_r
         if h is graph.x:
@@ -132,7 +133,7 @@ class GCN(Encoder):
         return GCNConv(in_channels, out_channels, normalize=False)
 
     def layer(self, conv: Any, h: Tensor, graph: Graph) -> Tensor:
-        if not is_sparse(graph.x):
+        if not graph.is_sparse:
             return conv(h, *graph.gcn_edges())
         if h is graph.x:
             return graph.aggregate_features("gcn", conv.lin.weight) + conv.bias
@@ -179,7 +180,7 @@ class GIN(Encoder):
         return GINConv(nn.Sequential(nn.Linear(in_channels, width), nn.ReLU(), nn.Linear(width, out_channels)))
 
     def layer(self, conv: Any, h: Tensor, graph: Graph) -> Tensor:
-        if not is_sparse(graph.x):
+        if not graph.is_sparse:
             return conv(h, graph.edge_index)
         if h is not graph.x:
             return conv.nn(h + spmm(graph.sum(), h))

@@ -49,7 +49,7 @@ def test_first_layer_equals_dense_in_both_orders(graph, name, call_cost, monkeyp
     data = graph(sparse=True)
     weight = torch.randn(5, data.x.size(1), requires_grad=True)
     out = Graph(data.x, data.edge_index).aggregate_features(name, weight)
-    constant = Graph(data.x, data.edge_index)._aggregated(name)
+    constant = Graph(data.x, data.edge_index).aggregated(name)
     assert (constant is None) == (call_cost < 0), "the cost must choose the order"
     expected = dense_aggregation(name, data.edge_index, data.num_nodes) @ data.x.to_dense() @ weight.t()
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
@@ -66,8 +66,8 @@ def test_repeated_edges_count_as_in_pyg():
 
 def test_constant_product_is_computed_once(graph):
     data = graph(sparse=True)
-    first = Graph(data.x, data.edge_index)._aggregated("mean")
-    assert Graph(data.x, data.edge_index)._aggregated("mean") is first
+    first = Graph(data.x, data.edge_index).aggregated("mean")
+    assert Graph(data.x, data.edge_index).aggregated("mean") is first
 
 
 def test_another_graph_or_an_edit_computes_anew(graph):
@@ -103,7 +103,7 @@ def test_one_value_a_role_is_kept(graph):
     for seed in range(5):  # new features on one graph must not pile up
         x = graph(sparse=True, seed=seed).x
         Graph(x, edge_index).aggregate_features("mean", torch.randn(4, x.size(1)))
-    assert len(sparse._memory[edge_index]) == 2  # the aggregation and its product with the last features
+    assert len(sparse._memory[edge_index]) == 2  # what is of the edges alone, and of the edges with the last features
 
 
 def test_remembered_in_validation_is_usable_in_training(graph):
