@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 
-from lit_models.dropout import dropout
 from lit_models.sparse import Graph, SparseInputLinear, is_sparse, spmm
 
 
@@ -75,14 +74,14 @@ class Encoder(nn.Module):
         graph = self._graph(x, edge_index)
         h = self._hidden(graph)
         if self.num_layers > 1:
-            h = dropout(h, self.dropout, self.training)
+            h = F.dropout(h, self.dropout, self.training)
         return self.layer(self.convs[-1], h, graph)
 
     def _hidden(self, graph: Graph) -> Tensor:
         h = graph.x
         for k, conv in enumerate(self.convs[:-1]):
             if k > 0:
-                h = dropout(h, self.dropout, self.training)
+                h = F.dropout(h, self.dropout, self.training)
             h = self.layer(conv, h, graph).relu()
         return h
 
