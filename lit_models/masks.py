@@ -138,6 +138,12 @@ def raw_weight(layer: nn.Module) -> nn.Parameter:
 
 
 @torch.no_grad()
+def masked_weights(module: nn.Module) -> dict[str, Tensor]:
+    r"""The client's own :math:`\theta = W \odot \mu` (not pruned), new tensors by the state-dict name of ``W``."""
+    return {f"{name}.weight".lstrip("."): raw_weight(layer) * layer.mask for name, layer in masked_layers(module)}
+
+
+@torch.no_grad()
 def mask_statistics(module: nn.Module) -> dict[str, dict[str, float]]:
     """Per masked layer: ``sparsity`` (share of entries that evaluation prunes) and ``mean`` (of the mask)."""
     return {

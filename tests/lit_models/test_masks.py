@@ -12,7 +12,16 @@ from torch import nn
 from torch_geometric.nn import GCNConv, SAGEConv
 from torch_geometric.nn.dense.linear import Linear as PyGLinear
 
-from lit_models.masks import PRIVATE_MASKS, apply_masks, mask_statistics, masked_layers, named_masks, pruned, raw_weight
+from lit_models.masks import (
+    PRIVATE_MASKS,
+    apply_masks,
+    mask_statistics,
+    masked_layers,
+    masked_weights,
+    named_masks,
+    pruned,
+    raw_weight,
+)
 
 
 def _linear(weight, mask, bias=None, **kwargs):
@@ -33,6 +42,13 @@ def test_effective_weight_by_hand_o3():
     # x = 1: 1 - 1 + 0 - 4 = -4; the bias 10 is added as it is, whatever the mask.
     layer = _linear([1.0, -2.0, 3.0, 4.0], [1.0, 0.5, 0.0, -1.0], bias=10.0)
     assert layer(torch.ones(1, 4)).item() == 6.0
+
+
+def test_masked_weights_by_hand():
+    layer = _linear([1.0, -2.0, 3.0, 4.0], [1.0, 0.5, 1e-4, -1.0]).eval()  # not pruned, whatever the mode
+    theta = masked_weights(nn.Sequential(nn.ReLU(), layer))
+    torch.testing.assert_close(theta, {"1.weight": torch.tensor([[1.0, -1.0, 3e-4, -4.0]])})
+    assert not theta["1.weight"].requires_grad and set(masked_weights(layer)) == {"weight"}
 
 
 def test_pruning_in_evaluation_only_and_strict_o3():
