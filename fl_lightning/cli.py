@@ -17,6 +17,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from fl_lightning.central import fit_centrally
 from fl_lightning.engine.errors import FederationError
+from fl_lightning.engine.local import quiet
 from fl_lightning.reporting.inspection import inspect_data
 from fl_lightning.reporting.predictions import write_predictions
 from fl_lightning.reporting.tables import score_lines
@@ -30,23 +31,8 @@ NOT_COMPARED = ("logger", "default_root_dir", "enable_progress_bar", "enable_che
 class CommandTrainer(L.Trainer):
     """The stock Trainer, and the signatures of the commands it does not have."""
 
-    def inspect(
-        self,
-        model: L.LightningModule,
-        datamodule: L.LightningDataModule,
-        json: bool = False,
-        html: str | None = None,
-        strict: bool = False,
-    ) -> None:
-        """Say what the data and the partition are, and what will hurt, before any training.
-
-        Args:
-            model: The model.
-            datamodule: The data.
-            json: Print one JSON object instead of tables.
-            html: Also write a self-contained page to this file.
-            strict: Exit with code 1 if there is any finding.
-        """
+    def inspect(self, model: L.LightningModule, datamodule: L.LightningDataModule) -> None:
+        """Say what the data and the partition are, and what will hurt, before any training."""
 
 
 class FederatedCLI(LightningCLI):
@@ -58,6 +44,7 @@ class FederatedCLI(LightningCLI):
             seed_everything_default=0,
             trainer_defaults={"inference_mode": False, "num_sanity_val_steps": 0, "enable_model_summary": False},
             save_config_kwargs={"overwrite": True},
+            auto_configure_optimizers=False,  # a top-level `optimizer:` would bind to a module that no client trains
             args=args,
         )
 
@@ -73,10 +60,26 @@ class FederatedCLI(LightningCLI):
             help="Federated training over rounds; null trains the same model centrally, with a stock Trainer.",
         )
 
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand == "inspect":
+            parser.add_argument("--json", action="store_true", help="Print one JSON object instead of tables.")
+            parser.add_argument("--html", type=str | None, default=None, help="Also write a self-contained page there.")
+            parser.add_argument("--strict", action="store_true", help="Exit with code 1 if there is any finding.")
+        return parser
+
+    def _set_seed(self) -> None:
+        with quiet():  # Lightning would announce the seed
+            super()._set_seed()
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        getattr(self, subcommand)(**self._prepare_subcommand_kwargs(subcommand))
+
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         federation = self._get(self.config_init, "federation")
         if federation is None:
-            return super().instantiate_trainer(**self._central_arguments(), **kwargs)
+            with quiet():
+                return super().instantiate_trainer(**self._central_arguments(), **kwargs)
         if federation.name is None:
             federation.name = self.config_name
         return FederatedTrainer(
@@ -95,7 +98,9 @@ class FederatedCLI(LightningCLI):
             results = self.trainer.fit(self.model, self.datamodule, ckpt_path, on_start=self._save_config)
             folder = self.trainer.run_dir
         else:
-            results, folder = fit_centrally(self.trainer, self.model, self.datamodule, ckpt_path, self.config_name)
+            results, folder = fit_centrally(
+                self.trainer, self.model, self.datamodule, ckpt_path, f"{self.config_name}_central"
+            )
         _say(score_lines(results))
         if folder is not None:
             _say([f"run: {folder}"])
@@ -168,14 +173,15 @@ class FederatedCLI(LightningCLI):
             rounds = section.get("num_rounds", rounds)
         trainer = self._get(self.config_init, "trainer")
         given = any(a.startswith(("--trainer.max_epochs", "--trainer.max_steps")) for a in sys.argv)
+        quiet_bar = {} if sys.stderr.isatty() else {"enable_progress_bar": False}
         if rounds is None or given:
-            return {}
+            return quiet_bar
         if trainer["max_steps"] not in (None, -1):
             _say([f"central: {rounds} rounds x {trainer['max_steps']} steps = {rounds * trainer['max_steps']} steps"])
-            return {"max_steps": rounds * trainer["max_steps"], "max_epochs": -1}
+            return {"max_steps": rounds * trainer["max_steps"], "max_epochs": -1, **quiet_bar}
         epochs = trainer["max_epochs"] or 1
         _say([f"central: {rounds} rounds x {epochs} epochs = {rounds * epochs} epochs"])
-        return {"max_epochs": rounds * epochs}
+        return {"max_epochs": rounds * epochs, **quiet_bar}
 
 
 def main(args: list[str] | None = None) -> None:

@@ -9,14 +9,11 @@ from typing import Any
 from fl_lightning.reporting.tables import text_table
 
 
-def inspect_data(
-    datamodule: Any, model: Any, as_json: bool, html: str | None, say: Callable[[str], None]
-) -> list[dict[str, Any]]:
+def inspect_data(datamodule: Any, as_json: bool, html: str | None, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Report on a data module.
 
     Args:
         datamodule: With ``report()``.
-        model: The model; its size gives the bytes of a round.
         as_json: One JSON object instead of tables.
         html: Reserved for the page; not written yet.
         say: Receives each line.
