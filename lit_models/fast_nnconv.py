@@ -10,63 +10,16 @@ r"""Exact fast ``NNConv``: edge-conditioned convolution with one weight matrix p
 - **factorised** (continuous or many rows): ``MLP(e) = W a(e) + c`` is linear in its hidden layer, so
   :math:`x'_i = \sum_k (\sum_j a_k(e_{ji}) x_j)^\top W_k + b`; no E x in x out weights are built.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn.inits import reset, zeros
 
-
-@dataclass(frozen=True)
-class RowSum:
-    """A fixed 0/1 matrix ``S`` of shape (bags, rows), for ``S @ values``: each bag sums the value rows listed for it.
-
-    ``index[offset[i]:offset[i + 1]]`` are the rows of bag ``i``; ``t_index``, ``t_offset`` are those of the transpose,
-    which the gradient needs.
-    """
-
-    index: Tensor
-    offset: Tensor
-    t_index: Tensor
-    t_offset: Tensor
-
-    @classmethod
-    def from_pairs(cls, bag: Tensor, row: Tensor, num_bags: int, num_rows: int) -> RowSum:
-        """``S[bag[k], row[k]] += 1``. Args: ``bag``, ``row``: int64 of equal length."""
-        return cls(row[torch.argsort(bag, stable=True)], _starts(bag, num_bags),
-                   bag[torch.argsort(row, stable=True)], _starts(row, num_rows))
-
-    @property
-    def T(self) -> RowSum:
-        return RowSum(self.t_index, self.t_offset, self.index, self.offset)
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Shape (rows, H) -> (bags, H). Differentiable any number of times."""
-        return _RowSumFunction.apply(values, self)
-
-
-class _RowSumFunction(torch.autograd.Function):
-    """``embedding_bag`` forward, and ``embedding_bag`` over the transpose backward (its own backward is far slower)."""
-
-    @staticmethod
-    def forward(ctx, values: Tensor, rows: RowSum) -> Tensor:
-        ctx.rows = rows
-        if not rows.index.numel():
-            return values.new_zeros(rows.offset.numel(), values.size(1))
-        return F.embedding_bag(rows.index, values.detach().contiguous(), rows.offset, mode="sum")
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        return _RowSumFunction.apply(grad, ctx.rows.T), None
-
-
-def _starts(key: Tensor, size: int) -> Tensor:
-    """Where each of ``size`` keys starts in the sorted ``key``."""
-    counts = torch.bincount(key, minlength=size)
-    return counts.cumsum(0) - counts
+from lit_models.row_sum import RowSum
 
 
 @dataclass(frozen=True)
@@ -76,8 +29,8 @@ class BondGroups:
     Attributes:
         representative: One edge per type, int64 [K]; ``edge_attr[representative]`` are the distinct rows.
         sizes: (type, source) pairs per type, K integers. Pairs are sorted by type.
-        source: Source atom of each pair, as a row sum [P, N] with one entry per row.
-        target: Pairs that reach each atom, as a row sum [N, P].
+        source: Source atom of each of the P pairs: atom rows [N, H] -> pair rows [P, H].
+        target: The sum over the bonds that end in an atom: pair rows [P, H] -> atom rows [N, H].
     """
 
     representative: Tensor
@@ -93,16 +46,13 @@ class BondGroups:
             found = tuple(edge_type.shape)
             raise ValueError(f"`edge_type` needs one id per edge, shape ({source.numel()},); found {found}.")
         pair, pair_of_edge = torch.unique(edge_type * num_nodes + source, return_inverse=True)  # sorted by type first
-        num_pairs = pair.numel()
         pair_type = torch.div(pair, max(num_nodes, 1), rounding_mode="floor")
         _, sizes = torch.unique_consecutive(pair_type, return_counts=True)
         edges = torch.arange(source.numel(), device=pair.device)
         edge_of_pair = torch.empty_like(pair).scatter_(0, pair_of_edge, edges)
         first_pair = sizes.cumsum(0) - sizes
-        pair_ids = torch.arange(num_pairs, device=pair.device)
-        pair_source = source[edge_of_pair]
-        gather = RowSum(pair_source, pair_ids, torch.argsort(pair_source, stable=True), _starts(pair_source, num_nodes))
-        scatter = RowSum.from_pairs(target, pair_of_edge, num_nodes, num_pairs)
+        gather = RowSum.gather(source[edge_of_pair], num_nodes)
+        scatter = RowSum.from_pairs(target, pair_of_edge, num_nodes, pair.numel())
         return cls(edge_of_pair[first_pair], tuple(sizes.tolist()), gather, scatter)
 
 
@@ -112,15 +62,15 @@ def bond_groups(edge_index: Tensor, edge_attr: Tensor, num_nodes: int, edge_type
 
     Args:
         edge_index: int64 [2, E].
-        edge_attr: Raw features [E, D]; ignored when ``edge_type`` is given.
+        edge_attr: Raw features [E, D]; not looked at when ``edge_type`` is given.
         num_nodes: Atoms in the batch.
         edge_type: Optional type ids, int64 [E], equal exactly where the rows are equal.
         max_types: With more distinct rows than this the result is ``None``. Also ``None`` if ``edge_attr`` requires a
             gradient, since each edge then has a derivative of its own.
     """
+    if edge_attr.requires_grad:
+        return None
     if edge_type is None:
-        if edge_attr.requires_grad:
-            return None
         edge_type = _row_ids(edge_attr)
     groups = BondGroups.from_types(edge_index, edge_type, num_nodes)
     return groups if len(groups.sizes) <= max_types else None
@@ -139,7 +89,7 @@ def _row_ids(edge_attr: Tensor) -> Tensor:
 def grouped_matmul(x: Tensor, weights: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Block k of ``sizes[k]`` consecutive rows of ``x`` [P, I] times ``weights[k]``, weights [K, I, O] -> [P, O]."""
     if not sizes:
-        return x.new_zeros(0, weights.size(2))
+        return x @ weights.sum(0)  # no row, but with a graph
     return torch.cat([torch.mm(rows, weight) for rows, weight in zip(x.split(sizes), weights.unbind(), strict=True)])
 
 
@@ -182,8 +132,6 @@ class FastNNConv(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, edge_type: Tensor | None = None) -> Tensor:
         """One step from raw features; groups the bonds itself. ``edge_type``: see ``bond_groups``."""
-        if edge_attr.dim() == 1:
-            edge_attr = edge_attr.view(-1, 1)
         groups = bond_groups(edge_index, edge_attr, x.size(0), edge_type, self.max_types)
         if groups is None:
             return self.factorised(x, edge_index, edge_attr)
@@ -195,10 +143,7 @@ class FastNNConv(nn.Module):
 
     def factorised(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         """One step with a feature row of its own for every edge, differentiable in ``edge_attr``."""
-        source, target = edge_index
-        rows = torch.arange(source.numel(), device=source.device)
-        from_source = RowSum(source, rows, torch.argsort(source, stable=True), _starts(source, x.size(0)))
-        to_target = RowSum(torch.argsort(target, stable=True), _starts(target, x.size(0)), target, rows)
+        from_source, to_target = RowSum.gather(edge_index[0], x.size(0)), RowSum.gather(edge_index[1], x.size(0)).T
         x_j = from_source(x)
         last = self.nn[-1] if isinstance(self.nn, torch.nn.Sequential) and len(self.nn) else None
         if not isinstance(last, torch.nn.Linear):

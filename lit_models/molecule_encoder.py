@@ -3,6 +3,7 @@
 A batch has ``x`` [n, F], ``edge_index`` [2, E], ``edge_attr`` [E, D] (or ``z`` [n], ``pos`` [n, 3]), ``batch`` [n] and,
 for training, ``y`` [B, T], ``sample_id`` [B]; ``edge_type`` [E] is optional. Without ``batch`` it is one molecule.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from lit_models.row_sum import RowSum
 
 
 def molecule_of_atom(batch: Any) -> tuple[Tensor, int]:
@@ -80,3 +83,18 @@ def schema_entry(schema: Mapping[str, Any], name: str, who: str) -> int:
     if name not in schema:
         raise ValueError(f"`{who}` needs {name!r} in the data's schema, which has {sorted(schema)}.")
     return int(schema[name])
+
+
+def check_readout(readout: str) -> str:
+    if readout not in ("add", "mean"):
+        raise ValueError(f"`readout` must be 'add' or 'mean', found {readout!r}.")
+    return readout
+
+
+def pool(atoms: Tensor, batch: Any, readout: str) -> Tensor:
+    """Sum ("add") or mean of the atom rows of each molecule, [n, H] -> [B, H]; a molecule without atoms gives zeros."""
+    molecule, num_molecules = molecule_of_atom(batch)
+    summed = RowSum.gather(molecule, num_molecules).T(atoms)
+    if readout == "add":
+        return summed
+    return summed / torch.bincount(molecule, minlength=num_molecules).clamp(min=1).unsqueeze(1)

@@ -6,6 +6,7 @@ Eq. 3   h = set2set({v_{3,i} : i in G}),  y = MLP(h)                   128 -> 64
 
 with v_0 = ReLU(lin0(P_v x)) and edge features P_e e; VAT disturbs the outputs of the linear projectors P_v and P_e.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lit_models.fast_nnconv import FastNNConv, RowSum, bond_groups
+from lit_models.fast_nnconv import FastNNConv, bond_groups
 from lit_models.molecule_encoder import MoleculeEncoder, mlp_head, molecule_of_atom, schema_entry
+from lit_models.row_sum import RowSum
 
 
 def gru_step(gru: nn.GRU, message: Tensor, hidden: Tensor) -> Tensor:
@@ -64,8 +66,7 @@ class Set2Set(nn.Module):
 
     def forward(self, x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         """A graph without atoms gets zeros for the second half."""
-        atoms = torch.arange(batch.numel(), device=batch.device)
-        to_graph = RowSum.from_pairs(batch, atoms, num_graphs, batch.numel())
+        to_graph = RowSum.gather(batch, num_graphs).T
         # q*_0 = 0, so the first query is the same for every graph: one row is enough.
         query, state = lstm_step(self.lstm, x.new_zeros(1, 2 * self.in_channels), None)
         query = query.expand(num_graphs, -1)
