@@ -239,7 +239,7 @@ def test_yaml_names_classes_and_the_checkpoint_needs_none(tmp_path, graph, data)
         args={"fit": {"model": model, "trainer": {**quiet, "max_epochs": 1, "default_root_dir": str(tmp_path)}},
               "subcommand": "fit"},
     )
-    pickle.dumps(cli.model.optimizer)
+    pickle.dumps(cli.model)
     assert cli.model.configure_optimizers().param_groups[0]["lr"] == 0.02
     (path,) = tmp_path.rglob("*.ckpt")
     loaded = LitNodeClassifier.load_from_checkpoint(path, weights_only=True)
