@@ -134,14 +134,9 @@ class FederatedCLI(LightningCLI):
 
     def inspect(self, **arguments: Any) -> None:
         """``fl-lightning inspect``"""
-        findings = inspect_data(
-            self.datamodule,
-            self.model,
-            as_json=arguments["json"],
-            html=arguments["html"],
-            say=lambda line: _say([line]),
-        )
-        if findings and arguments["strict"]:
+        asked = self.config[self.subcommand]
+        findings = inspect_data(self.datamodule, asked["json"], asked["html"], say=lambda line: _say([line]))
+        if findings and asked["strict"]:
             raise SystemExit(1)
 
     # ---- configuration --------------------------------------------------------------------------------------------
