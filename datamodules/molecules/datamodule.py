@@ -103,7 +103,7 @@ class MoleculeDataModule(MoleculeLoaders):
             raise ValueError("`data.init_args.partition: column` and `data.init_args.client_column` belong together: "
                              f"got partition {partition!r} and client_column {client_column!r}.")
         self.num_clients, self.partition, self.alpha, self.seed = num_clients, partition, alpha, seed
-        self.split, self.split_seed, self.fractions = split, split_seed, tuple(fractions)
+        self.split, self.split_seed, self.fractions = split, split_seed, splits.check_fractions(fractions)
         self.min_client_size, self.client_column, self.label_task = min_client_size, client_column, label_task
         self.acyclic, self.invalid, self.fragments = acyclic, invalid, fragments
         self.normalize_labels, self.client_holdout = normalize_labels, client_holdout

@@ -62,8 +62,10 @@ def encode_table(smiles: Sequence[str], fragments: str = "all", num_workers: int
     rows = [text if isinstance(text, str) else "" for text in smiles]
     arrays = cached(cache_dir, content_key("smiles", fragments, rows), lambda: concatenate(map_chunks(
         partial(encode_chunk, fragments=fragments), rows, num_workers, "featurising")))
-    strings = {name: unpack_strings(arrays[name]) for name in ("canonical", "scaffold", "reason")}
-    return EncodedTable(**{name: array for name, array in arrays.items() if name not in strings}, **strings)
+    return EncodedTable(
+        atom_count=arrays["atom_count"], bond_count=arrays["bond_count"], atom_code=arrays["atom_code"],
+        bonds=arrays["bonds"], num_fragments=arrays["num_fragments"], canonical=unpack_strings(arrays["canonical"]),
+        scaffold=unpack_strings(arrays["scaffold"]), reason=unpack_strings(arrays["reason"]))
 
 
 def encode_chunk(smiles: Sequence[str], fragments: str = "all") -> Arrays:

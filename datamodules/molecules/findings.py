@@ -102,14 +102,15 @@ def label_findings(y: np.ndarray, task_names: Sequence[str], classification: boo
                 found.append(finding("one_class", client, len(single),
                                      f"The training labels of client {client} are all of one class for "
                                      f"{_listed(single)}.", "A larger `data.init_args.alpha` or fewer clients."))
+    tests: list[tuple[int | None, str, str, np.ndarray]]
     tests = [(None, stage, f"the server's {stage} part", split[stage]) for stage in ("val", "test")]
     tests += [(client, "test", f"the test part of client {client}", part) for client, part in enumerate(client_tests)]
-    for client, stage, where, part in tests:
+    for owner, stage, where, part in tests:
         if not len(part):
             continue
         undefined = _names(task_names, np.isnan(y[part]).all(0) | (_one_class(y[part]) if classification else False))
         if undefined:
-            found.append(finding(f"undefined_{stage}_metric", client, len(undefined),
+            found.append(finding(f"undefined_{stage}_metric", owner, len(undefined),
                                  f"In {where} the metric of {_listed(undefined)} is undefined (no label, or one "
                                  "class): left out of the mean, never 0 or 1.", "A larger part or another seed."))
     return found

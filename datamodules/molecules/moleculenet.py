@@ -67,9 +67,9 @@ class MoleculeNetDataModule(MoleculeDataModule):
         frame = read_csv(self.raw_file())
         names = list(frame.columns)
         chosen = names[label_columns] if isinstance(label_columns, slice) else [names[label_columns]]
-        columns = {name: frame[name].tolist() for name in [self.client_column] if name in names}
+        columns = {name: frame[name].tolist() for name in names if name == self.client_column}
         y = np.stack([label_column(frame[name]) for name in chosen], axis=1)
-        unit = UNITS.get(self.name)
+        unit = UNITS.get(str(self.name))
         return self.from_table(MoleculeTable(frame[names[smiles_column]].tolist(), y, chosen, columns,
                                              [unit] * len(chosen) if unit else []))
 

@@ -164,8 +164,8 @@ def _names(mol: Chem.Mol) -> tuple[str, str]:
         return Chem.MolToSmiles(mol), murcko_scaffold(mol)
     except (ValueError, RuntimeError):
         mol.UpdatePropertyCache(strict=False)
-        Chem.FastFindRings(mol)
         bare = Chem.RemoveHs(mol, sanitize=False)
+        Chem.FastFindRings(bare)
         return Chem.MolToSmiles(bare), murcko_scaffold(bare)
 
 
@@ -178,8 +178,8 @@ def uncharacterised(path: Path) -> set[int]:
     """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[9:-2]
     try:
-        return {int(line.split()[0]) - 1 for line in lines}
-    except (ValueError, IndexError) as error:
+        return {int(line.split()[0]) - 1 for line in lines if line.strip()}
+    except ValueError as error:
         raise ValueError(f"`{path}` is not QM9's list of uncharacterised molecules ({error}). Replace it by the "
                          "published one.") from error
 

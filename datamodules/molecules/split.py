@@ -7,6 +7,8 @@ Each returns ``{"train": ..., "val": ..., "test": ...}`` with positions into the
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -23,14 +25,20 @@ def split_sizes(size: int, fractions: tuple[float, float, float] = (0.8, 0.1, 0.
         >>> split_sizes(642), split_sizes(1513)
         ((513, 64, 65), (1210, 151, 152))
     """
-    if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
-        raise ValueError(f"`data.init_args.fractions` needs three shares that sum to 1, got {fractions}.")
+    check_fractions(fractions)
     train = int(size * fractions[0] + 1e-9)
     held = fractions[1] + fractions[2]
     val = int((size - train) * fractions[1] / held + 1e-9) if held > 0 else 0
     if train < 1:
         raise ValueError(f"`data.init_args.fractions` {fractions} leaves no training molecule out of {size}.")
     return train, val, size - train - val
+
+
+def check_fractions(fractions: Sequence[float]) -> tuple[float, float, float]:
+    """The three shares, or a ``ValueError`` if they are not three shares that sum to one."""
+    if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+        raise ValueError(f"`data.init_args.fractions` needs three shares that sum to 1, got {list(fractions)}.")
+    return float(fractions[0]), float(fractions[1]), float(fractions[2])
 
 
 def random_split(size: int, seed: int = 0, sizes: tuple[int, int, int] | None = None) -> dict[str, np.ndarray]:
