@@ -1,17 +1,24 @@
 r"""Impairing: hide a share h of a client's nodes, so that NeighGen can learn to predict what is missing (FedSage+).
 
-V^h is drawn uniformly, |V^h| = round(h N), and the graph that stays is induced on \bar V = V \ V^h. For v in \bar V,
+V^h is drawn uniformly, |V^h| = round(h N), and the graph that stays is induced on V̄ = V without V^h. For v in V̄,
 
-    N^h(v) = N(v) \cap V^h        the hidden neighbours (targets of the feature generator)
-    n_v    = |N^h(v)|             the missing count (target of the count generator)
+    N^h(v) = N(v) & V^h        the hidden neighbours: targets of the feature generator
+    n_v    = |N^h(v)|          the missing count: target of the count generator
 
-Edges inside V^h vanish and are no targets: sum_v n_v = |cut(\bar V, V^h)|.
+Edges inside V^h vanish and are no targets: sum_v n_v = |cut(V̄, V^h)|.
+
+One draw leaves few targets (Cora, 3 clients: 135 hidden nodes of 1433 features), which a generator learns by heart.
+Several draws of V^h from one graph show it all nodes but the held-out ones.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from lightning.pytorch import LightningDataModule
 from torch import Tensor
+from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 
 from datamodules.seeds import generator
@@ -19,15 +26,17 @@ from datamodules.sparse import row_pointers, select_rows
 from datamodules.topology import subgraph_of
 
 
-def impair(data: Data, hide_portion: float, seed: int, holdout: float = 0.0) -> Data:
+def impair(data: Data, hide_portion: float, seed: int, holdout: float = 0.0, draw: int = 0) -> Data:
     """The impaired graph with its targets.
 
     Args:
         data: A client's graph; ``x`` dense or sparse CSR, ``edge_index`` in both directions.
         hide_portion: h in [0, 1). |V^h| is Python's ``round`` (half to even) of h N; one node always stays.
-        seed: Seed of the draw.
-        holdout: Share of the hidden nodes, and of the remaining nodes' counts, kept out of training to measure the
-            generator on. A held-out hidden node is seen nowhere: neither as an input nor as a target.
+        seed: Seed of all draws.
+        holdout: Share of the hidden nodes, and of all nodes' counts, kept out of training to measure the generator on.
+            They are the same in all draws of a seed, and a held-out hidden node is seen nowhere: hidden in every draw,
+            a target in none.
+        draw: Which draw of V^h.
 
     Returns:
         The graph on V̄ in the same fields, plus
@@ -49,24 +58,28 @@ def impair(data: Data, hide_portion: float, seed: int, holdout: float = 0.0) -> 
     num_nodes = int(data.num_nodes or 0)
     if num_nodes == 0:
         raise ValueError("A graph without nodes cannot be impaired; leave this client out.")
-    stream = generator(seed, "impair")
-    order = torch.randperm(num_nodes, generator=stream)
     num_hidden = min(round(hide_portion * num_nodes), num_nodes - 1)
-    hidden, kept = order[:num_hidden].sort().values, order[num_hidden:].sort().values
+    num_held_out = round(holdout * num_hidden)
+    order = torch.randperm(num_nodes, generator=generator(seed, "impair"))
+    always, others = order[:num_held_out], order[num_held_out:]
+    others = others[torch.randperm(len(others), generator=generator(seed, "impair", draw))]
     is_hidden = torch.zeros(num_nodes, dtype=torch.bool)
-    is_hidden[hidden] = True
+    is_hidden[always] = True
+    is_hidden[others[: num_hidden - num_held_out]] = True
+    hidden, kept = is_hidden.nonzero().squeeze(1), (~is_hidden).nonzero().squeeze(1)
     position = torch.empty(num_nodes, dtype=torch.long)  # of a node among the kept or among the hidden ones
     position[kept], position[hidden] = torch.arange(len(kept)), torch.arange(num_hidden)
 
     source, target = data.edge_index
     cut = ~is_hidden[source] & is_hidden[target]  # each cut edge once, seen from the node that stays
     owner, hidden_neighbour = position[source[cut]], position[target[cut]]
-    held_out = _random_mask(num_hidden, holdout, stream)
+    held_out = torch.isin(hidden, always)
+    uncounted = torch.randperm(num_nodes, generator=generator(seed, "count"))[: round(holdout * num_nodes)]
     hidden_x = select_rows(data.x, hidden)
 
     impaired = subgraph_of(data, kept)
     impaired.missing_count = torch.bincount(owner, minlength=len(kept))
-    impaired.count_mask = ~_random_mask(len(kept), holdout, stream)
+    impaired.count_mask = ~torch.isin(kept, uncounted)
     impaired.hidden_x = hidden_x if hidden_x.layout == torch.strided else hidden_x.to_dense()
     impaired.hidden_id = data.node_id[hidden] if "node_id" in data else hidden
     for name, chosen in (("pair", ~held_out), ("holdout", held_out)):
@@ -75,15 +88,49 @@ def impair(data: Data, hide_portion: float, seed: int, holdout: float = 0.0) -> 
     return impaired
 
 
-def _random_mask(size: int, share: float, stream: torch.Generator) -> Tensor:
-    """True for round(share * size) places, drawn uniformly."""
-    mask = torch.zeros(size, dtype=torch.bool)
-    mask[torch.randperm(size, generator=stream)[: round(share * size)]] = True
-    return mask
-
-
 def _to_csr(row: Tensor, column: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """Pointer and columns of the pairs (row, column), sorted by both."""
     order = torch.argsort(column, stable=True)
     order = order[torch.argsort(row[order], stable=True)]
     return row_pointers(row, num_rows), column[order]
+
+
+class ImpairedDataModule(LightningDataModule):
+    """Impaired versions of one client's graph, for NeighGen under a stock ``Trainer``: one draw a step.
+
+    Args:
+        client: A data module with ``data`` (the client's graph) and ``schema``, for example a `ClientGraphDataModule`.
+        hide_portion: h.
+        draws: Number of draws, in turn; an epoch shows each once. ``1`` is one fixed impairment.
+        holdout: As in `impair`; validation is on the first draw.
+        seed: Seed of the draws.
+    """
+
+    def __init__(
+        self, client: Any, hide_portion: float = 0.15, draws: int = 20, holdout: float = 0.1, seed: int = 0
+    ) -> None:
+        super().__init__()
+        if draws < 1:
+            raise ValueError(f"`draws: {draws}` must be at least 1.")
+        self.client, self.hide_portion, self.draws, self.holdout, self.seed = client, hide_portion, draws, holdout, seed
+        self._graphs: list[Data] | None = None
+
+    @property
+    def schema(self) -> dict[str, int | str]:
+        return self.client.schema
+
+    def setup(self, stage: str | None = None) -> None:
+        if self._graphs is None:
+            self._graphs = [
+                impair(self.client.data, self.hide_portion, self.seed, self.holdout, draw) for draw in range(self.draws)
+            ]
+
+    def train_dataloader(self) -> DataLoader:
+        return self._loader(self.draws)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader(1)
+
+    def _loader(self, number: int) -> DataLoader:
+        self.setup()
+        return DataLoader(self._graphs[:number], batch_size=None, num_workers=0)

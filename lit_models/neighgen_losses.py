@@ -76,13 +76,18 @@ def draw_slots(
     Returns:
         Bool, shape ``(N, P)``, with exactly k_v True entries in row v.
     """
+    return slot_ranks(len(counts), num_slots, sampler, generator).to(counts.device) < counts[:, None]
+
+
+def slot_ranks(
+    num_nodes: int, num_slots: int, sampler: str = "random", generator: torch.Generator | None = None
+) -> Tensor:
+    """Each node's order of its slots: those of rank below k_v are drawn. int64, ``(N, P)``, on the CPU."""
     if sampler == "prefix":
-        rank = torch.arange(num_slots, device=counts.device).expand(len(counts), num_slots)
-    elif sampler == "random":
-        rank = torch.rand(len(counts), num_slots, generator=generator).argsort(dim=1).argsort(dim=1).to(counts.device)
-    else:
-        raise ValueError(f"`sampler: {sampler}` is unknown; use `random` (drawn uniformly) or `prefix` (slots 0..k-1).")
-    return rank < counts[:, None]
+        return torch.arange(num_slots).expand(num_nodes, num_slots)
+    if sampler == "random":
+        return torch.rand(num_nodes, num_slots, generator=generator).argsort(dim=1).argsort(dim=1)
+    raise ValueError(f"`sampler: {sampler}` is unknown; use `random` (drawn uniformly) or `prefix` (slots 0..k-1).")
 
 
 def local_feature_loss(

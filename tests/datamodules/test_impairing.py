@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from datamodules.impairing import impair
+from datamodules.impairing import ImpairedDataModule, impair
 
 
 def graph(num_nodes, edges, x=None):
@@ -57,7 +57,8 @@ def test_same_seed_same_draw_and_the_graph_is_left_alone():
     first, again = impair(GAMMA, 0.3, 5), impair(GAMMA, 0.3, 5)
     assert first.to_dict().keys() == again.to_dict().keys()
     assert all(torch.equal(first[name], again[name]) for name in first.to_dict() if name != "num_nodes")
-    assert {tuple(impair(GAMMA, 0.3, seed).hidden_id.tolist()) for seed in range(40)} != {tuple(first.hidden_id.tolist())}
+    draws = {tuple(impair(GAMMA, 0.3, seed).hidden_id.tolist()) for seed in range(40)}
+    assert len(draws) > 5
     assert all(torch.equal(GAMMA[name], value) for name, value in before.items())
     assert torch.equal(torch.get_rng_state(), global_state)
 
@@ -91,7 +92,37 @@ def test_counts_and_pairs_on_random_graphs(seed, num_nodes, share, holdout):
     assert impaired.pair_target.numel() + impaired.holdout_target.numel() == int(found.sum())
     # A held-out node is never a training target.
     assert not set(impaired.pair_target.tolist()) & set(impaired.holdout_target.tolist())
-    assert int((~impaired.count_mask).sum()) == round(holdout * len(kept))
+    assert int((~impaired.count_mask).sum()) <= round(holdout * num_nodes)
+    assert holdout > 0 or bool(impaired.count_mask.all())
+
+
+def test_held_out_nodes_are_seen_in_no_draw():
+    """The held-out error is on new vectors, an input or a target in no draw; held-out counts are trained on in none."""
+    data = graph(40, [(i, (i + step) % 40) for i in range(40) for step in (1, 3, 7)])
+    draws = [impair(data, 0.25, 0, holdout=0.3, draw=draw) for draw in range(8)]
+    held = {tuple(d.hidden_id[d.holdout_target.unique()].tolist()) for d in draws}
+    unseen = set().union(*held)
+    assert len(unseen) == 3  # round(.3 * 10), and every node has neighbours
+    for impaired in draws:
+        assert not unseen & set(impaired.node_id.tolist())
+        assert not unseen & set(impaired.hidden_id[impaired.pair_target].tolist())
+    assert len({tuple(d.hidden_id.tolist()) for d in draws}) == 8
+    trained = set().union(*[set(d.node_id[d.count_mask].tolist()) for d in draws])
+    assert all(not trained & set(d.node_id[~d.count_mask].tolist()) for d in draws)
+    seen = set().union(*[set(d.hidden_id[d.pair_target].tolist()) for d in draws])
+    assert len(seen) > 20  # many draws show most nodes as targets, one shows 7
+
+
+def test_data_module_cycles_through_the_draws():
+    class Client:
+        data, schema = GAMMA, {"num_features": 2, "num_classes": 3}
+
+    module = ImpairedDataModule(Client(), hide_portion=0.34, draws=4, holdout=0.5)
+    batches = list(module.train_dataloader())
+    assert len(batches) == 4 and all(a is b for a, b in zip(batches, module.train_dataloader(), strict=True))
+    assert list(module.val_dataloader()) == batches[:1] and module.schema["num_classes"] == 3
+    with pytest.raises(ValueError, match="`draws: 0` must be at least 1"):
+        ImpairedDataModule(Client(), draws=0)
 
 
 @pytest.mark.parametrize(

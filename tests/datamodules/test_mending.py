@@ -8,7 +8,6 @@ from torch_geometric.nn import SAGEConv
 from datamodules.mending import constant_features, cross_neighbours, mend
 
 
-
 def graph(num_nodes, edges):
     pairs = torch.tensor(edges).T
     mask = torch.arange(num_nodes) % 2 == 0

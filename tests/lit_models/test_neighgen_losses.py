@@ -45,7 +45,7 @@ def loop_local(candidates, owner, ptr, target, hidden_x, num_nodes):
 
 
 def padded_local(candidates, owner, ptr, target, hidden_x, num_nodes):
-    """The padded form: all targets in one block, those that are not of the owner at infinity, dropped before the sum."""
+    """The padded form: all targets in one block, those that are not the owner's at infinity."""
     degree = ptr.diff()
     width = max(int(degree.max()), 1)
     column = torch.arange(width)

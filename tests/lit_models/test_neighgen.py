@@ -1,0 +1,615 @@
+"""NeighGen as a module: phase 1, the exchange of phase 2 (T9, T11), mending (T12), and the edge cases of the table.
+
+References are written from the equations with `torch.cdist` and plain matrix products; mutants are the published codes'
+bugs (numbers as in the specification), put back to show that the oracle tells them apart.
+"""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import Trainer
+from torch_geometric.data import Data
+
+from datamodules.impairing import ImpairedDataModule, impair
+from datamodules.mending import mend
+from lit_models.neighgen import LitNeighGen
+from lit_models.neighgen_generators import CountGenerator, FeatureGenerator, attach, peer_gradient
+from lit_models.neighgen_losses import draw_slots, train_counts
+
+SCHEMA = {"num_features": 6, "num_classes": 3}
+SGD = lambda parameters: torch.optim.SGD(parameters, lr=0.1)  # noqa: E731
+
+
+def random_graph(num_nodes=40, seed=0, probability=0.15, sparse=False):
+    generator = torch.Generator().manual_seed(seed)
+    adjacency = torch.triu(torch.rand(num_nodes, num_nodes, generator=generator) < probability, diagonal=1)
+    pairs = adjacency.nonzero().T
+    x = torch.rand(num_nodes, 6, generator=generator) * (torch.rand(num_nodes, 6, generator=generator) < 0.6)
+    part = torch.arange(num_nodes) % 4
+    return Data(
+        x=x.to_sparse_csr() if sparse else x,
+        edge_index=torch.cat([pairs, pairs.flip(0)], dim=1),
+        y=torch.randint(0, 3, (num_nodes,), generator=generator),
+        train_mask=part < 2,
+        val_mask=part == 2,
+        test_mask=part == 3,
+        node_id=torch.arange(num_nodes),
+        num_nodes=num_nodes,
+    )
+
+
+def neighgen(seed=0, **options):
+    torch.manual_seed(seed)
+    module = LitNeighGen(**({"embedding_channels": 8, "num_slots": 3, "hidden_channels": [10, 10]} | options))
+    module.build(SCHEMA)
+    return module
+
+
+@pytest.fixture
+def client():
+    """A started module in phase 2 and its impaired graph."""
+    return started()
+
+
+def started(**options):
+    """Some nodes have a predicted count of 0 although they miss neighbours: they are in the local term alone."""
+    module, batch = neighgen(**options), impair(random_graph(), 0.3, 0)
+    module.start(batch)
+    module.dgen.linear.bias.data -= 2.4
+    module.freeze()
+    return module, batch
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+# ---- generators -----------------------------------------------------------------------------------------------------
+
+
+def reference_candidates(weights, u, num_slots):
+    """All P candidates of a tanh fGen with two hidden layers, shape (B, P, F), by plain matrix products."""
+    h = (u @ weights["hidden.0.weight"].T + weights["hidden.0.bias"]).clamp(min=0)
+    h = (h @ weights["hidden.1.weight"].T + weights["hidden.1.bias"]).clamp(min=0)
+    return torch.tanh(h @ weights["out.weight"].T + weights["out.bias"]).reshape(len(u), num_slots, -1)
+
+
+def test_only_the_drawn_slots_are_generated():
+    torch.manual_seed(0)
+    fgen, u = FeatureGenerator(4, 5, 3, (7, 6)), torch.randn(6, 4)
+    slots = torch.rand(6, 3) < 0.5
+    slots[2] = False
+    candidates, owner = fgen(u, slots)
+    slot, row = slots.T.nonzero(as_tuple=True)
+    assert torch.equal(owner, row) and candidates.shape == (int(slots.sum()), 5)
+    expected = reference_candidates(dict(fgen.named_parameters()), u, 3)[row, slot]
+    torch.testing.assert_close(candidates, expected)
+
+
+@pytest.mark.parametrize("feature_range", ["tanh", "sigmoid", "relu", "identity"])
+def test_fgen_starts_near_the_mean_vector(feature_range):
+    torch.manual_seed(0)
+    fgen, mean = FeatureGenerator(4, 5, 2, (16,), feature_range), torch.tensor([0.0, 0.05, 0.1, 0.5, 0.9])
+    fgen.start_at(mean)
+    candidates, _ = fgen(torch.randn(200, 4), torch.ones(200, 2, dtype=torch.bool))
+    assert (candidates.mean(0) - mean).abs().max() < 0.06
+
+
+def test_dead_relu_and_its_cures():
+    """Bug 23: a ReLU count below zero for every node gets no gradient; a start at mean(n_v) or a softplus does."""
+
+    def gradient(dgen):
+        torch.manual_seed(0)
+        F.smooth_l1_loss(dgen(0.1 * torch.randn(50, 4)), torch.ones(50)).backward()
+        return dgen.linear.bias.grad.abs().item()
+
+    dead, started, soft = CountGenerator(4, "relu"), CountGenerator(4, "relu"), CountGenerator(4, "softplus")
+    for dgen in (dead, started, soft):
+        torch.nn.init.constant_(dgen.linear.bias, -2.0)
+    started.start_at(0.6)
+    assert gradient(dead) == 0 and gradient(started) > 0 and gradient(soft) > 0
+    soft.start_at(0.6)
+    assert soft(torch.zeros(1, 4)).item() == pytest.approx(0.6, abs=1e-6)
+    assert started(torch.zeros(1, 4)).item() == pytest.approx(0.6, abs=1e-6)
+
+
+def test_calibration():
+    batch = impair(random_graph(), 0.3, 0)
+    module = neighgen(feature_range="identity")
+    module.start(batch)
+    z = module._embed_eval(batch)
+    assert z.std(0, correction=0).mean().item() == pytest.approx(1.0, abs=1e-4)
+    weights = {name: value.clone() for name, value in module.state_dict().items()}
+    module.start(impair(random_graph(seed=5), 0.3, 0))  # only the first batch counts
+    assert same(weights, module.state_dict())
+    off = neighgen(calibrate=False)
+    before = {name: value.clone() for name, value in off.state_dict().items()}
+    off.start(batch)
+    assert same(before, off.state_dict()) and float(off.z_scale) == 1.0
+
+
+# ---- phase 1 --------------------------------------------------------------------------------------------------------
+
+
+def test_who_learns_from_which_loss():
+    """θ^d learns from L^d alone, θ^f from L^f alone; all weights are registered (bug 9)."""
+    batch = impair(random_graph(), 0.3, 0)
+    for lambdas, learns in (((1.0, 0.0), {"dgen": True, "fgen": False}), ((0.0, 1.0), {"dgen": False, "fgen": True})):
+        module = neighgen(lambda_d=lambdas[0], lambda_f=lambdas[1])
+        module.training_step(batch, 0).backward()
+        for name, expected in (learns | {"encoder": True}).items():
+            total = sum(p.grad.abs().sum() for p in getattr(module, name).parameters() if p.grad is not None)
+            assert (float(total) > 0) == expected, (lambdas, name)
+    optimised = {id(p) for group in module.configure_optimizers().param_groups for p in group["params"]}
+    for part in (module.encoder, module.dgen, module.fgen):
+        assert len(list(part.parameters())) >= 2 and {id(p) for p in part.parameters()} <= optimised
+
+
+def test_training_loss_is_the_weighted_sum():
+    batch = impair(random_graph(), 0.3, 0)
+    module = neighgen(lambda_d=2.0, lambda_f=0.25)
+    module.start(batch)
+    loss = module.eval().training_step(batch, 0)
+    terms = module._terms[-1]
+    torch.testing.assert_close(loss, 2.0 * terms["count_loss"] + 0.25 * terms["feature_loss"])
+    error = (module(batch) - batch.missing_count).abs()
+    smooth = torch.where(error < 1, 0.5 * error**2, error - 0.5)
+    torch.testing.assert_close(terms["count_loss"], smooth.mean().detach())
+
+
+@pytest.mark.parametrize(
+    ("profile", "lambdas"), [("seed", (1, 1, 0)), ("paper", (1, 1, 1)), ("balanced", (1, 1 / 6, 0))]
+)
+def test_profiles(profile, lambdas):
+    module = neighgen(profile=profile)
+    assert (module.lambda_d, module.lambda_f, module.lambda_c) == lambdas
+    assert (module.classifier is not None) == (profile == "paper")
+    assert neighgen(profile=profile, lambda_f=3.0).lambda_f == 3.0
+
+
+def test_cold_start_has_a_signal_only_with_the_training_rule():
+    batch = impair(random_graph(), 0.3, 0)
+    signal = {}
+    for rule in ("max", "predicted"):
+        module = neighgen(train_count=rule, calibrate=False)
+        torch.nn.init.constant_(module.dgen.linear.bias, -9.0)  # ñ = 0 everywhere
+        module.training_step(batch, 0).backward()
+        signal[rule] = float(sum(p.grad.abs().sum() for p in module.fgen.parameters()))
+    assert signal["max"] > 0 and signal["predicted"] == 0
+
+
+def test_sampling_rows_leaves_the_expected_loss():
+    batch = impair(random_graph(), 0.3, 0)
+    module = neighgen(sampler="prefix").eval()
+    module.start(batch)
+    with torch.no_grad():
+        module.dgen.linear.weight.zero_()
+        full = torch.stack([module.training_step(batch, 0) for _ in range(40)]).mean()
+        module.max_rows = 9
+        sampled = torch.stack([module.training_step(batch, 0) for _ in range(200)]).mean()
+    assert abs(sampled - full) < 0.05 * full
+
+
+def test_held_out_counts_and_pairs_give_no_gradient():
+    """Changing every held-out target changes nothing in training."""
+    batch = impair(random_graph(), 0.4, 0, holdout=0.4)
+    changed = copy.copy(batch)
+    changed.missing_count = torch.where(batch.count_mask, batch.missing_count, 999)
+    changed.hidden_x = batch.hidden_x.clone()
+    changed.hidden_x[batch.holdout_target] = torch.nan
+    losses = []
+    for graph in (batch, changed):
+        module = neighgen()
+        module.start(batch)
+        torch.manual_seed(1)
+        losses.append(module.training_step(graph, 0))
+    assert batch.holdout_target.numel() > 0 and torch.equal(*losses)
+
+
+# ---- phase 2: T9, T11 -----------------------------------------------------------------------------------------------
+
+
+def ask(module, query, features, seed=7, alpha=0.5, **options):
+    """What D_j computes from what crosses the border."""
+    message = {"u": query.u[: query.sent].clone(), "counts": query.counts.clone()}
+    options = {"num_nodes": query.num_nodes, "slot_seed": seed, "alpha": alpha, "min_batch": 1} | options
+    return peer_gradient(neighgen(99).fgen, module.generator_weights(), features=features, **message, **options)
+
+
+def test_t9_requests_are_pure(client):
+    module, batch = client
+    query = module.query(batch, seed=7)
+    peer = neighgen(3)
+    peer.train()
+    for parameter in peer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = copy.deepcopy(peer.state_dict())
+    features, rng = random_graph(30, 1).x, torch.get_rng_state()
+    weights, arguments = module.generator_weights(), {"num_nodes": query.num_nodes, "slot_seed": 7, "min_batch": 1}
+    answers = [
+        peer_gradient(peer.fgen, weights, query.u[: query.sent], query.counts, features, **arguments) for _ in range(3)
+    ]
+    assert same(answers[0], answers[1]) and same(answers[0], answers[2])
+    assert sum(g.abs().sum() for g in answers[0].values()) > 0
+    assert same(before, peer.state_dict()) and peer.training and torch.equal(torch.get_rng_state(), rng)
+    assert all(torch.equal(p.grad, torch.ones_like(p)) for p in peer.parameters())
+    assert all(not w.requires_grad and w.grad is None for w in weights.values())
+
+
+def accumulating_answers(fgen, u, counts, features, num_nodes, seed):
+    """Bug 3: the peer's own module, without zero_grad."""
+    slots = draw_slots(counts, fgen.num_slots, "random", torch.Generator().manual_seed(seed))
+    candidates, _ = fgen(u, slots)
+    (torch.cdist(candidates, features).square().amin(1).sum() / num_nodes).backward()
+    return {name: p.grad.clone() for name, p in fgen.named_parameters()}
+
+
+def test_mutant_bug_3_accumulates(client):
+    module, batch = client
+    query, features = module.query(batch, seed=7), random_graph(30, 1).x
+    fgen = copy.deepcopy(module.fgen)
+    arguments = (query.u[: query.sent], query.counts, features, query.num_nodes, 7)
+    first, second = accumulating_answers(fgen, *arguments), accumulating_answers(fgen, *arguments)
+    correct = ask(module, query, features, alpha=1.0)
+    for name in correct:
+        torch.testing.assert_close(first[name], correct[name], atol=1e-6, rtol=1e-4)
+        torch.testing.assert_close(second[name], 2 * correct[name], atol=1e-6, rtol=1e-4)
+
+
+def monolithic_loss(weights, batch, query, peers, alpha, num_slots, seed):
+    """L_i^f in one process: every X in sight, all P candidates, distance matrices."""
+    candidates = reference_candidates(weights, query.u, num_slots)
+    total = candidates.new_zeros(())
+    for row, slots, v in zip(candidates, query.slots, query.rows.tolist(), strict=True):
+        targets = batch.hidden_x[batch.pair_target[batch.pair_ptr[v] : batch.pair_ptr[v + 1]]].to(candidates)
+        if len(targets):
+            total = total + (row[slots][:, None] - targets).square().sum(-1).amin(1).sum()
+    sent = draw_slots(query.counts, num_slots, "random", torch.Generator().manual_seed(seed))
+    for features in peers:
+        drawn = candidates[: query.sent][sent]
+        distance = (drawn[:, None] - features.to(candidates)).square().sum(-1)
+        total = total + alpha * distance.amin(1).sum()
+    return total / batch.num_nodes
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("layout", ["dense", "csr"])
+def test_t11_exchange_equals_one_process(dtype, tolerance, layout):
+    module, batch = started(optimizer=SGD)
+    module.to(dtype)
+    query = module.query(batch, seed=7)
+    assert 0 < query.sent < len(query.rows)
+    peers = [random_graph(30, 1).x.to(dtype), random_graph(25, 2).x.to(dtype)]
+    weights = {name: value.requires_grad_() for name, value in module.generator_weights().items()}
+    loss = monolithic_loss(weights, batch, query, peers, 0.5, 3, seed=7)
+    expected = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
+
+    as_stored = [x.to_sparse_csr() if layout == "csr" else x for x in peers]
+    replies = [ask(module, query, x, chunk=7) for x in as_stored]
+    summed = {name: sum(reply[name] for reply in replies) for name in expected}
+    local = module.local_gradient(batch, query)
+    scale = max(float(g.abs().max()) for g in expected.values())
+    for name, gradient in expected.items():
+        assert float((local[name] + summed[name] - gradient).abs().max()) < tolerance * scale
+
+    module.exchange_step(batch, query, summed, module.exchange_optimizer())
+    for name, parameter in module.fgen.named_parameters():
+        stepped = weights[name].detach() - 0.1 * expected[name]
+        torch.testing.assert_close(parameter.detach(), stepped, atol=tolerance, rtol=0)
+
+
+def twice_stepped(module, batch, query, summed):
+    """Bug 4: a local step, then another with local + cross, the cross gradient taken at the older weights."""
+    optimizer = module.exchange_optimizer()
+    module.exchange_step(batch, query, None, optimizer)
+    module.exchange_step(batch, query, summed, optimizer)
+
+
+def test_mutant_bug_4_steps_twice(client):
+    module, batch = client
+    module.optimizer = SGD
+    query = module.query(batch, seed=7)
+    summed = ask(module, query, random_graph(30, 1).x)
+    start, local = module.generator_weights(), module.local_gradient(batch, query)
+    broken = copy.deepcopy(module)
+    module.exchange_step(batch, query, summed, module.exchange_optimizer())
+    twice_stepped(broken, batch, query, summed)
+    for name, parameter in module.fgen.named_parameters():
+        torch.testing.assert_close(parameter.detach(), start[name] - 0.1 * (local[name] + summed[name]))
+    moved = sum((a - b).abs().sum() for a, b in zip(module.fgen.parameters(), broken.fgen.parameters(), strict=True))
+    assert float(moved) > 1e-3
+
+
+def test_only_fgen_moves_in_phase_2(client):
+    """Bug 14: "frozen" tensors in the optimiser moved."""
+    module, batch = client
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    optimizer = module.exchange_optimizer()
+    for step in range(3):
+        query = module.query(batch, seed=step)
+        module.exchange_step(batch, query, ask(module, query, random_graph(30, 1).x, seed=step), optimizer)
+    for name, value in module.state_dict().items():
+        assert torch.equal(before[name], value) != name.startswith("fgen.")
+    assert not any(p.requires_grad for p in [*module.encoder.parameters(), *module.dgen.parameters()])
+
+
+def test_without_answer_the_step_is_local(client):
+    """alpha = 0: phase 2 is local training of fGen."""
+    module, batch = client
+    other = copy.deepcopy(module)
+    query = module.query(batch, seed=1)
+    module.exchange_step(batch, query, ask(module, query, random_graph(9).x, alpha=0.0), module.exchange_optimizer())
+    other.exchange_step(batch, query, None, other.exchange_optimizer())
+    assert same(module.generator_weights(), other.generator_weights())
+
+
+def test_queries_are_reproducible_by_a_rebuilt_client(client):
+    module, batch = client
+    first = module.query(batch, seed=5)
+    torch.randn(100)
+    rebuilt = neighgen(77)
+    rebuilt.load_state_dict(module.state_dict())
+    rebuilt.freeze()
+    again, other = rebuilt.query(impair(random_graph(), 0.3, 0), seed=5), module.query(batch, seed=6)
+    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first.u, other.u)
+
+
+def test_noise_does_not_follow_from_the_public_seed(client):
+    """Whoever knows the seed must not be able to subtract eps from U."""
+    module, batch = client
+    query = module.query(batch, seed=5)
+    eps = query.u - module._embed_eval(batch)[query.rows]
+    guesses = [torch.randn(eps.shape, generator=torch.Generator().manual_seed(5))]
+    other = copy.copy(batch)
+    other.x = batch.x.clone()
+    other.x[0, 0] += 1e-3  # another client's data give another eps
+    elsewhere = module.query(other, seed=5)
+    guesses.append(elsewhere.u - module._embed_eval(other)[elsewhere.rows])
+    for guess in guesses:
+        assert (guess[: query.sent] - eps[: query.sent]).abs().mean() > 0.5
+    assert abs(float(eps.std()) - 1) < 0.1 and abs(float(eps.mean())) < 0.1
+
+
+def test_a_request_does_not_carry_the_missing_counts(client):
+    """k_v as sent follows from ñ_v alone: other n_v, same message."""
+    module, batch = client
+    other = copy.copy(batch)
+    other.pair_ptr, other.missing_count = torch.zeros_like(batch.pair_ptr), torch.zeros_like(batch.missing_count)
+    other.pair_target = batch.pair_target[:0]
+    first, second = module.query(batch, seed=5), module.query(other, seed=5)
+    assert torch.equal(first.counts, second.counts) and first.sent == second.sent
+    assert torch.equal(first.u[: first.sent], second.u[: second.sent])
+    leaking = train_counts(module(batch), batch.pair_ptr.diff(), 3)[first.rows]  # mutant: the training rule
+    assert not torch.equal(leaking[leaking > 0], first.counts)
+
+
+def test_small_requests_are_refused(client):
+    module, batch = client
+    query = module.query(batch, seed=5)
+    with pytest.raises(ValueError, match="fewer than `min_batch: 1000`"):
+        ask(module, query, random_graph(9).x, min_batch=1000)
+
+
+def test_one_vector_reveals_a_row_of_the_peer(client):
+    """Why `min_batch` is there: from one (v, p), the last bias' gradient inverts to the nearest x_u exactly."""
+    module, _ = client
+    features, u = random_graph(30, 1).x, torch.randn(1, 8)
+    arguments = {"num_nodes": 4, "slot_seed": 0, "alpha": 1.0, "sampler": "prefix", "min_batch": 1}
+    weights = module.generator_weights()
+    answer = peer_gradient(module.fgen, weights, u, torch.tensor([1]), features, **arguments)
+    candidate = reference_candidates(weights, u, 3)[0, 0]
+    recovered = candidate - answer["out.bias"][:6] * 4 / (2 * (1 - candidate**2))
+    assert (recovered - features).abs().amax(1).min() < 1e-4
+
+
+def test_requests_that_cannot_be_answered(client):
+    module, batch = client
+    query = module.query(batch, seed=5)
+    broken = copy.deepcopy(module)
+    broken.fgen.out.bias.data[0] = torch.nan
+    with pytest.raises(ValueError, match="not finite in fGen's"):
+        ask(broken, query, random_graph(9).x)
+    with pytest.raises(ValueError, match="do not fit this client's generator"):
+        narrow = FeatureGenerator(8, 6, 3, (4,))
+        arguments = {"num_nodes": 1, "slot_seed": 0, "min_batch": 1}
+        peer_gradient(narrow, module.generator_weights(), query.u, query.counts, batch.x, **arguments)
+    weights = module.generator_weights()
+    with pytest.raises(ValueError, match="gradient of a generator step"):
+        module.exchange_step(
+            batch, query, {name: w * torch.nan for name, w in weights.items()}, module.exchange_optimizer()
+        )
+    assert same(weights, module.generator_weights())
+
+
+# ---- mending: T12, bug 12 -------------------------------------------------------------------------------------------
+
+
+def test_generate_is_in_eval_mode_and_reproducible():
+    """Bug 12: the published codes mend with dropout on."""
+    data = random_graph()
+    module = neighgen()
+    module.start(impair(data, 0.3, 0))
+    module.train()
+    rng = torch.get_rng_state()
+    (counts, features), again, other = module.generate(data, 3), module.generate(data, 3), module.generate(data, 4)
+    assert torch.equal(counts, again[0]) and torch.equal(features, again[1])
+    assert torch.equal(counts, other[0]) and not torch.equal(features, other[1])
+    assert module.encoder.training and torch.equal(torch.get_rng_state(), rng)
+    assert torch.equal(counts, module.eval()(data).round().clamp(0, 3).long())
+    mended = mend(data, counts, features)
+    assert mended.num_nodes == 40 + int(counts.sum()) > 40 and not features.requires_grad
+
+
+def test_generated_rows_are_ordered_by_owner():
+    data, module = random_graph(), neighgen()
+    module.start(impair(data, 0.3, 0))
+    module.sampler, module.num_slots, module.fgen.num_slots = "prefix", 3, 3
+    counts, features = module.generate(data, 0)
+    rows = counts.nonzero().squeeze(1)
+    noise = torch.randn(len(rows), 8, generator=torch.Generator().manual_seed(0))
+    u = module._embed_eval(data)[rows] + noise
+    candidates = reference_candidates(dict(module.fgen.named_parameters()), u, 3)
+    expected = torch.cat([c[:k] for c, k in zip(candidates, counts[rows].tolist(), strict=True)])
+    torch.testing.assert_close(features, expected.detach())
+
+
+def test_attach_is_the_same_graph_as_mend():
+    data, counts = random_graph(10), torch.tensor([0, 2, 0, 1, 0, 0, 0, 0, 0, 3])
+    features = torch.rand(6, 6)
+    mended = mend(data, counts, features)
+    for x in (data.x, data.x.to_sparse_csr()):
+        attached_x, edges = attach(x, data.edge_index, features, torch.repeat_interleave(counts))
+        assert torch.equal(attached_x, mended.x) and torch.equal(edges, mended.edge_index)
+
+
+def task_gradient(module, batch):
+    rows = (batch.missing_count > 0).nonzero().squeeze(1)
+    u = torch.randn(len(rows), 8, generator=torch.Generator().manual_seed(0))
+    slots = torch.ones(len(rows), 3, dtype=torch.bool)
+    terms = module.generator_terms(batch, rows, u, slots, batch.num_nodes)
+    gradients = torch.autograd.grad(terms["task_loss"], list(module.fgen.parameters()))
+    return terms["task_loss"], sum(float(g.abs().sum()) for g in gradients)
+
+
+def test_t12_the_task_loss_reaches_fgen(monkeypatch):
+    batch = impair(random_graph(), 0.3, 0)
+    module = neighgen(profile="paper").eval()
+    assert task_gradient(module, batch)[1] > 1e-3
+
+    def one_way(x, edge_index, candidates, owner):  # bug 2
+        new_x, edges = attach(x, edge_index, candidates, owner)
+        return new_x, edges[:, edges[0] < len(x)]
+
+    monkeypatch.setattr("lit_models.neighgen.attach", one_way)
+    assert task_gradient(module, batch)[1] == 0
+
+
+def test_task_loss_reads_the_labels_of_its_own_rows():
+    """Bug 8: labels of G_i, indexed by rows of the impaired graph, are shifted; and only training labels may count."""
+    data = random_graph()
+    batch = impair(data, 0.3, 0)
+    module = neighgen(profile="paper").eval()
+    loss, _ = task_gradient(module, batch)
+    rows = (batch.missing_count > 0).nonzero().squeeze(1)
+    u = torch.randn(len(rows), 8, generator=torch.Generator().manual_seed(0))
+    candidates = reference_candidates(dict(module.fgen.named_parameters()), u, 3)
+    counts = torch.zeros(batch.num_nodes, dtype=torch.long).index_fill(0, rows, 3)
+    mended = mend(data.subgraph(batch.node_id), counts, candidates.reshape(-1, 6).detach())
+    logits = module.classifier(mended.x, mended.edge_index)
+    train = batch.train_mask.nonzero().squeeze(1)
+    torch.testing.assert_close(loss, F.cross_entropy(logits[train], data.y[batch.node_id[train]]))
+    shifted = F.cross_entropy(logits[train], data.y[train])  # mutant
+    assert abs(float(shifted - loss)) > 1e-3
+    poisoned = copy.copy(batch)
+    poisoned.y = torch.where(batch.train_mask, batch.y, -100)
+    assert torch.equal(task_gradient(module, poisoned)[0], loss)
+
+
+# ---- edge cases, Trainer --------------------------------------------------------------------------------------------
+
+EDGE_CASES = {
+    "nothing hidden": (random_graph(), 0.0),
+    "one node": (random_graph(1), 0.5),
+    "two nodes": (random_graph(2, probability=1.0), 0.5),
+    "no edges": (random_graph(12, probability=0.0), 0.3),
+    "almost all hidden": (random_graph(12), 0.99),
+    "complete graph, n > P": (random_graph(20, probability=1.0), 0.5),
+    "sparse features": (random_graph(sparse=True), 0.3),
+}
+
+
+@pytest.mark.parametrize("name", EDGE_CASES)
+@pytest.mark.parametrize("profile", ["seed", "paper"])
+def test_edge_cases_are_finite(name, profile):
+    data, share = EDGE_CASES[name]
+    batch = impair(data, share, 0, holdout=0.2)
+    module = neighgen(profile=profile)
+    loss = module.training_step(batch, 0)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
+    counts, features = module.generate(data, 0)
+    assert features.shape == (int(counts.sum()), 6) and bool(torch.isfinite(features).all())
+    assert mend(data, counts, features).num_nodes == data.num_nodes + len(features)
+    assert all(value == value for value in module.report(batch).values())
+    module.freeze()
+    query = module.query(batch, seed=0)
+    module.exchange_step(batch, query, None, module.exchange_optimizer())
+
+
+def test_nan_features_are_an_error():
+    batch = impair(random_graph(), 0.3, 0)
+    batch.x[0] = torch.nan
+    with pytest.raises(ValueError, match="counts that are not finite"):
+        neighgen(calibrate=False).training_step(batch, 0)
+
+
+def test_wrong_choices_are_named():
+    with pytest.raises(ValueError, match="`profile: papper` of LitNeighGen is unknown; use one of seed, paper"):
+        neighgen(profile="papper")
+    with pytest.raises(ValueError, match="`num_slots: 0`"):
+        neighgen(num_slots=0)
+
+
+class BlockClient:
+    """A graph where a neighbour's features are predictable: two classes that link within, with different words."""
+
+    schema = {"num_features": 20, "num_classes": 2}
+
+    def __init__(self, num_nodes=120):
+        generator = torch.Generator().manual_seed(0)
+        y = torch.arange(num_nodes) % 2
+        linked = torch.where(y[:, None] == y, 0.08, 0.004)
+        adjacency = torch.triu(torch.rand(num_nodes, num_nodes, generator=generator) < linked, diagonal=1)
+        pairs = adjacency.nonzero().T
+        words = torch.where((torch.arange(20) % 2) == y[:, None], 0.6, 0.05)
+        x = (torch.rand(num_nodes, 20, generator=generator) < words).float()
+        mask = torch.ones(num_nodes, dtype=torch.bool)
+        self.data = Data(
+            x=x.to_sparse_csr(),
+            edge_index=torch.cat([pairs, pairs.flip(0)], dim=1),
+            y=y,
+            train_mask=mask,
+            val_mask=mask,
+            test_mask=mask,
+            node_id=torch.arange(num_nodes),
+            num_nodes=num_nodes,
+        )
+
+
+def fit(tmp_path, max_epochs, **options):
+    torch.manual_seed(0)
+    module = LitNeighGen(**({"embedding_channels": 16, "hidden_channels": [32]} | options))
+    data = ImpairedDataModule(BlockClient(), hide_portion=0.2, draws=10, holdout=0.3)
+    trainer = Trainer(
+        max_epochs=max_epochs,
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        check_val_every_n_epoch=max_epochs,
+    )
+    trainer.fit(module, datamodule=data)
+    return module, trainer
+
+
+def test_stock_trainer_learns_what_can_be_learnt(tmp_path):
+    module, trainer = fit(tmp_path, max_epochs=15)
+    found = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    assert found["val/generator_error"] < 0.8 * found["val/mean_error"] < found["val/zero_error"]
+    assert {"train/loss", "train/count_loss", "train/feature_loss", "val/count_mae", "val/count_saturation"} <= {*found}
+    restored = LitNeighGen.load_from_checkpoint(
+        next(tmp_path.rglob("*.ckpt")), embedding_channels=16, hidden_channels=[32], weights_only=True
+    )
+    data = BlockClient().data
+    assert all(torch.equal(a, b) for a, b in zip(module.generate(data, 0), restored.generate(data, 0), strict=True))
+
+
+def test_same_seed_same_weights(tmp_path):
+    first, second = fit(tmp_path / "a", max_epochs=2)[0], fit(tmp_path / "b", max_epochs=2)[0]
+    assert same(first.state_dict(), second.state_dict())
