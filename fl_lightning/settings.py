@@ -23,7 +23,8 @@ class FederationSettings:
         engine: Where clients run: ``fl_lightning.engine.InProcess`` (default) or
             ``fl_lightning.engine.WorkerProcesses``.
         min_clients: A step that fewer clients answer fails the run; the last good model and checkpoint stay.
-        carry_optimizer_state: Each client's optimiser goes on where its last round ended, instead of starting afresh.
+        carry_optimizer_state: Each client's optimiser goes on where its last round ended, instead of starting afresh. Default:
+            as the strategy's paper has it (true for ``FedPub``, else false).
         check_val_every_n_rounds: Validate after every n-th round (and always after the last).
         keep_last: Checkpoints kept, besides that of the best round.
         client_timeout: Seconds a step may take before clients that have not answered are left out; none by default.
@@ -43,7 +44,7 @@ class FederationSettings:
     clients_per_round: int | float = 1.0
     engine: Engine | None = None
     min_clients: int = 1
-    carry_optimizer_state: bool = False
+    carry_optimizer_state: bool | None = None
     check_val_every_n_rounds: int = 1
     keep_last: int = 2
     client_timeout: float | None = None
@@ -57,6 +58,8 @@ class FederationSettings:
     def __post_init__(self) -> None:
         self.strategy = FedAvg() if self.strategy is None else self.strategy
         self.engine = InProcess() if self.engine is None else self.engine
+        if self.carry_optimizer_state is None:
+            self.carry_optimizer_state = self.strategy.carry_optimizer_state
         for key in ("num_rounds", "min_clients", "check_val_every_n_rounds", "keep_last"):
             if getattr(self, key) < 1:
                 raise ValueError(f"`federation.{key}` must be at least 1, got {getattr(self, key)}.")

@@ -38,9 +38,11 @@ class Strategy:
 
     Attributes:
         personal: Every client has a model of its own; there is no global one.
+        carry_optimizer_state: Whether clients keep their optimiser's state between rounds unless the user says otherwise.
     """
 
     personal: bool = False
+    carry_optimizer_state: bool = False
 
     def client_half(self) -> ClientHalf:
         """The client half that answers this strategy's requests."""
