@@ -7,8 +7,15 @@ from lit_models.encoders import GAT as GAT
 from lit_models.encoders import GCN as GCN
 from lit_models.encoders import GIN as GIN
 from lit_models.encoders import GraphSAGE as GraphSAGE
+from lit_models.fast_nnconv import FastNNConv as FastNNConv
 from lit_models.functional_embedding import functional_embedding as functional_embedding
+from lit_models.gcn_molecule import GCNMolecule as GCNMolecule
+from lit_models.gin_molecule import GINMolecule as GINMolecule
 from lit_models.masked_gcn import GCNWithHead as GCNWithHead
 from lit_models.masked_gcn import Masked as Masked
 from lit_models.masked_gcn import MaskedGCN as MaskedGCN
+from lit_models.molecule_encoder import MoleculeEncoder as MoleculeEncoder
+from lit_models.molecule_predictor import LitMoleculePredictor as LitMoleculePredictor
+from lit_models.mpnn import MPNN as MPNN
 from lit_models.node_classifier import LitNodeClassifier as LitNodeClassifier
+from lit_models.schnet import SchNet as SchNet

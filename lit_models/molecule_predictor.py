@@ -4,7 +4,10 @@ r"""LitMoleculePredictor: multi-task prediction of molecular properties (FedChem
     \ell_{bt} &= (F(g_b)_t - y_{bt})^2 \text{ or } |F(g_b)_t - y_{bt}| & \text{(regression)} \\
     \ell_{bt} &= -y \log \sigma(F) - (1 - y) \log (1 - \sigma(F)) & \text{(classification, true labels)}
 
-A label may be missing (NaN): it is in no loss and no metric. ``variant="official"`` reproduces two faults of the
+A label may be missing (NaN): it is in no loss and no metric. With ``label_mean`` and ``label_std`` in the data's schema
+the loss compares standardised values, (y - mean) / std; metrics and predictions are always in the label's own unit.
+
+``variant="official"`` reproduces two faults of the
 FedChem code, for comparison: targets pass through a sigmoid themselves, and missing labels count as zeros.
 """
 
@@ -42,8 +45,8 @@ class LitMoleculePredictor(LitGraphModule):
         encoder: `MPNN`, `SchNet`, `GINMolecule`, `GCNMolecule` or another `MoleculeEncoder`.
         objective: What a training step minimises. Default: `ERM`.
         optimizer: Callable ``parameters -> Optimizer``. Default: Adam, lr 1e-4, weight decay 1e-5.
-        loss: ``"mse"``, ``"l1"`` (regression), ``"bce"`` (classification). Default: ``mse`` or ``bce``, as the data's
-            task says. It also chooses ``monitor``: ``rmse``, ``mae`` or ``auroc``.
+        loss: ``"mse"``, ``"l1"`` (regression), ``"bce"`` (classification). Default: what the data's ``task`` says, and
+            ``l1`` where its ``metric`` is ``mae`` (QM9). It also chooses ``monitor``: ``rmse``, ``mae`` or ``auroc``.
         variant: ``"paper"``, or ``"official"`` as described on top of this file.
     """
 
@@ -73,7 +76,8 @@ class LitMoleculePredictor(LitGraphModule):
         if task not in ("regression", "classification"):
             raise ValueError("LitMoleculePredictor needs `task: regression` or `task: classification` in the data's "
                              f"schema, found {task!r} among {sorted(schema)}. Use a molecule data module.")
-        self.loss = self.loss or ("bce" if task == "classification" else "mse")
+        if self.loss is None:
+            self.loss = "bce" if task == "classification" else "l1" if schema.get("metric") == "mae" else "mse"
         if LOSSES[self.loss] != task:
             fitting = sorted(name for name, kind in LOSSES.items() if kind == task)
             raise ValueError(f"`model.init_args.loss: {self.loss}` is for {LOSSES[self.loss]}, but the data's task is "
@@ -89,7 +93,7 @@ class LitMoleculePredictor(LitGraphModule):
         return RegressionScores(self.num_tasks) if LOSSES[self.loss] == "regression" else AurocScores(self.num_tasks)
 
     def forward(self, batch: Any, **replaced_inputs: Tensor) -> Tensor:
-        """Predictions ``(B, T)``: logits, or values in the (normalised) unit of ``batch.y``."""
+        """Predictions ``(B, T)``: logits, or values (standardised, if the schema has ``label_std``)."""
         return self.encoder(batch, **replaced_inputs)
 
     def embed(self, batch: Any) -> Tensor:
@@ -120,7 +124,7 @@ class LitMoleculePredictor(LitGraphModule):
         target, mask = self._targets(batch, outputs)
         loss = self._elementwise(outputs, target)
         if LOSSES[self.loss] == "regression":
-            outputs, target = self._to_units(outputs), self._to_units(target)
+            outputs, target = self._to_units(outputs), torch.where(mask, _labels(batch, outputs), 0.0)
         scores.update(outputs, target, mask, loss)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
@@ -142,14 +146,10 @@ class LitMoleculePredictor(LitGraphModule):
         return F.binary_cross_entropy_with_logits(outputs, target, reduction="none")
 
     def _targets(self, batch: Any, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels (B, T), zero where missing, and the mask of those there are."""
-        labels = batch.y.unsqueeze(1) if batch.y.dim() == 1 else batch.y
-        if labels.shape != outputs.shape:
-            raise ValueError(f"Labels `y` need shape {tuple(outputs.shape)} (molecules, tasks), NaN where missing; "
-                             f"found {tuple(batch.y.shape)}.")
-        labels = labels.to(outputs.dtype)
-        mask = ~labels.isnan()
-        target = torch.where(mask, labels, 0.0)
+        """What ``outputs`` should be, (B, T), and where there is a label; zero elsewhere."""
+        labels = _labels(batch, outputs)
+        mask = labels.isfinite()
+        target = torch.where(mask, (labels - self.label_mean) / self.label_std, 0.0)
         if LOSSES[self.loss] == "classification" and bool(((target < 0) | (target > 1)).any()):
             row, task = ((target < 0) | (target > 1)).nonzero()[0].tolist()
             who, label = int(_sample_ids(batch, outputs)[row]), float(target[row, task])
@@ -172,6 +172,15 @@ def bernoulli_kl(reference: Tensor, outputs: Tensor) -> Tensor:
 def soft_bce(outputs: Tensor, target: Tensor) -> Tensor:
     """The official code's ``mybceloss``: cross entropy against ``sigmoid(target)``, so labels 0, 1 become .5, .731."""
     return F.binary_cross_entropy_with_logits(outputs, target.sigmoid(), reduction="none")
+
+
+def _labels(batch: Any, outputs: Tensor) -> Tensor:
+    """The batch's labels in their unit, (B, T), NaN where missing."""
+    labels = batch.y.unsqueeze(1) if batch.y.dim() == 1 else batch.y
+    if labels.shape != outputs.shape:
+        raise ValueError(f"Labels `y` need shape {tuple(outputs.shape)} (molecules, tasks), NaN where missing; found "
+                         f"{tuple(batch.y.shape)}.")
+    return labels.to(outputs.dtype)
 
 
 def _sample_ids(batch: Any, outputs: Tensor) -> Tensor:
