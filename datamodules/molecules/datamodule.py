@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from rdkit import rdBase
 
 from datamodules.molecules import findings as tell
@@ -50,8 +52,8 @@ class MoleculeDataModule(MoleculeLoaders):
         acyclic: ``group`` = molecules without a ring are one scaffold group, ``spread`` = each is its own.
         invalid: Rows that are no molecule: ``drop`` and report them, or ``raise``.
         fragments: ``all`` parts of a salt, or the ``largest``.
-        normalize_labels: Tell the model mean and deviation of the training labels (``schema["label_mean"]`` and
-            ``["label_std"]``), so that it learns standardised values; ``y`` itself stays in its units. Regression only.
+        normalize_labels: Batches hold ``(y - mean) / std`` of each task, by the training labels; the model finds both
+            in ``schema["label_mean"]`` and ``["label_std"]`` and scores and predicts in units. Regression only.
         client_holdout: Share of its molecules that each client keeps from training, half for val, half for test.
         batch_size: Molecules of a training step; a smaller client trains on all it has.
         eval_batch_size: Molecules of an evaluation batch.
@@ -149,7 +151,11 @@ class MoleculeDataModule(MoleculeLoaders):
         held = [part[name] for part in self._client_parts for name in ("val", "test")]
         self._groups, self._split_parts = groups, split
         self._train = np.setdiff1d(split["train"], np.concatenate(held))
-        self._set_parts(molecules.packed, {**split, "train": self._train})
+        packed = molecules.packed
+        if self.normalize_labels:
+            mean, std = (torch.tensor(values) for values in label_statistics(packed.y[self._train]))
+            packed = replace(packed, y=(packed.y - mean) / std)
+        self._set_parts(packed, {**split, "train": self._train})
         self._molecules = molecules
 
     def _split(self, groups: np.ndarray) -> dict[str, np.ndarray]:
@@ -217,7 +223,7 @@ class MoleculeDataModule(MoleculeLoaders):
     @property
     def schema(self) -> dict[str, Any]:
         """What a model needs: ``task``, ``num_tasks``, ``atom_features``, ``bond_features`` (both 0 without bonds),
-        ``metric`` (``rmse``, ``mae`` or ``roc_auc``); with ``normalize_labels`` also ``label_mean`` and ``label_std``,
+        ``metric`` (``rmse``, ``mae`` or ``auroc``); with ``normalize_labels`` also ``label_mean`` and ``label_std``,
         lists of ``num_tasks`` numbers."""
         packed, bonds = self.molecules.packed, "atom" in self.molecules.packed.nodes
         schema: dict[str, Any] = {
@@ -229,7 +235,7 @@ class MoleculeDataModule(MoleculeLoaders):
 
     def client_datamodules(self) -> list[ClientMoleculeDataModule]:
         """One data module per client, client id = position; the same objects at each call."""
-        packed, schema = self.molecules.packed, self.schema
+        packed, schema = self.part("predict").molecules, self.schema
         if self._clients is None:
             self._clients = []
             for parts in self._client_parts:

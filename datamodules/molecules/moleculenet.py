@@ -42,7 +42,7 @@ class MoleculeNetDataModule(MoleculeDataModule):
             known = ", ".join(entry[0] for entry in MoleculeNet.names.values())
             raise ValueError(f"`data.init_args.name` must be one of {known}, got {name!r}.")
         self.task = "regression" if self.name in REGRESSION else "classification"
-        self.metric = "rmse" if self.task == "regression" else "roc_auc"
+        self.metric = "rmse" if self.task == "regression" else "auroc"
 
     def prepare_data(self) -> None:
         """Downloads the file if it is missing."""

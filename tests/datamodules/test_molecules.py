@@ -183,7 +183,7 @@ def test_csv_oddities(tmp_path):
     lines[6] = "c1ccccc1,CI,NaN"
     (raw / "HIV.csv").write_bytes("\r\n".join([*lines[:9], "", *lines[9:]]).encode() + b"\r\n")
     data = ready(MoleculeNetDataModule(root=str(tmp_path), name="HIV", cache_dir=None, num_clients=2))
-    assert data.task == "classification" and data.schema["metric"] == "roc_auc"
+    assert data.task == "classification" and data.schema["metric"] == "auroc"
     assert data.molecules.packed.y[:8, 0].isnan().tolist() == [False] * 4 + [True, True, False, False]
     assert data.molecules.packed.sample_id.tolist() == list(range(40))
     for bad, error in (("CC,CI,yes", "row 4: 'yes' is not a number"), ("CC,CI,2", "row 4 has label 2.*0, 1 or blank"),
@@ -318,6 +318,11 @@ def test_label_statistics_come_from_the_training_part_only():
     assert data.schema["label_mean"] == pytest.approx([known.mean(), 3.0, 0.0])
     assert data.schema["label_std"] == pytest.approx([known.std(), 1.0, 1.0])            # no spread, no label: 1
     assert data.client_datamodules()[0].schema == data.schema
+    for loaders in (data, *data.client_datamodules()):                                   # and so do the batches' labels
+        for batch in loaders.predict_dataloader():
+            units = batch.y * torch.tensor(data.schema["label_std"]) + torch.tensor(data.schema["label_mean"])
+            torch.testing.assert_close(units, torch.tensor(y[batch.sample_id]).float(), equal_nan=True)
+    assert data.molecules.packed.y[:, 1].tolist() == [3.0] * 80                          # the table is as it was
     assert "label_mean" not in ready(TableDataModule(many(), y)).schema
     with pytest.raises(ValueError, match="normalize_labels` is for regression"):
         TableDataModule(many(), np.zeros(80), task="classification", normalize_labels=True).setup()
