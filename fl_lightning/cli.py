@@ -156,6 +156,7 @@ class FederatedCLI(LightningCLI):
     def _compared_config(self) -> dict[str, Any]:
         dumped = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
         compared = {key: dumped.get(key) for key in ("seed_everything", "model", "data")}
+        compared["strategy"] = dumped["federation"]["strategy"]
         compared["trainer"] = {k: v for k, v in dumped["trainer"].items() if k not in NOT_COMPARED}
         (compared["data"].get("init_args") or {}).pop("root", None)  # where the files are; the data have a hash
         return compared

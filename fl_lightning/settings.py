@@ -27,7 +27,8 @@ class FederationSettings:
             as the strategy's paper has it (true for ``FedPub``, else false).
         check_val_every_n_rounds: Validate after every n-th round (and always after the last).
         keep_last: Checkpoints kept, besides that of the best round.
-        client_timeout: Seconds a step may take before clients that have not answered are left out; none by default.
+        client_timeout: Seconds a step may take before clients that have not answered are left out; none by default. Needs
+            clients in processes of their own: ``InProcess`` cannot interrupt one.
         monitor: Metric that chooses the best round, as the module logs it without the stage (``accuracy`` for
             ``val/accuracy`` or ``val_accuracy``). Default: the module's ``monitor``, else ``loss``.
         monitor_mode: Whether more or less of it is better. Default: the module's ``monitor_mode``, else by its name.
@@ -58,6 +59,10 @@ class FederationSettings:
     def __post_init__(self) -> None:
         self.strategy = FedAvg() if self.strategy is None else self.strategy
         self.engine = InProcess() if self.engine is None else self.engine
+        if not isinstance(self.strategy, Strategy):
+            raise ValueError(f"`federation.strategy` must be a Strategy such as `FedAvg()`, got {self.strategy!r}.")
+        if not isinstance(self.engine, Engine):
+            raise ValueError(f"`federation.engine` must be an Engine such as `InProcess()`, got {self.engine!r}.")
         if self.carry_optimizer_state is None:
             self.carry_optimizer_state = self.strategy.carry_optimizer_state
         for key in ("num_rounds", "min_clients", "check_val_every_n_rounds", "keep_last"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import json
+import math
 import os
 import resource
 import sys
@@ -24,7 +27,7 @@ from fl_lightning.engine.client import LocalSettings, count_samples, named_outpu
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.federation import Federation
-from fl_lightning.engine.local import LocalTrainer, check_trainer_args
+from fl_lightning.engine.local import LocalTrainer, check_trainer_args, set_up
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.seeds import stream
@@ -145,6 +148,8 @@ class FederatedTrainer:
         finally:
             if run is not None:
                 run.close()
+            else:  # it failed half-way through its set-up
+                self.settings.engine.close()
             torch.set_num_threads(threads)
 
     @property
@@ -155,7 +160,14 @@ class FederatedTrainer:
     @property
     def runs_dir(self) -> Path:
         """Folder of this name's ``version_N`` folders."""
+        given = self._logger[0] if isinstance(self._logger, list | tuple) and self._logger else self._logger
+        if getattr(given, "log_dir", None):
+            return Path(given.log_dir).parent
         return Path(self._root or "runs") / self.name
+
+    def find_checkpoint(self, ckpt_path: str) -> Path:
+        """The checkpoint that ``ckpt_path`` means; ``last`` and ``best`` are this trainer's own run's, if it has fitted."""
+        return checkpoint.find(ckpt_path, self.runs_dir, self.run_dir)
 
 
 class _Run:
@@ -170,13 +182,18 @@ class _Run:
         for method, kind in (("training_step", module), ("configure_optimizers", module)):
             if not is_overridden(method, kind):
                 raise ValueError(f"`model: {type(module).__name__}` has no `{method}`; a client cannot train it.")
-        self.server_data, self.datamodules = _client_data(datamodule)
+        self.server_data, self.datamodules = _client_data(datamodule, trainer.seed)
         schema = getattr(datamodule, "schema", None)
         if hasattr(module, "build") and schema is not None:
             with stream(trainer.seed, "initial weights"):
                 module.build(schema)
         private = tuple(settings.private) + tuple(getattr(module, "private_entries", ()))
         self.entries = Entries(module, private)
+        if not self.entries.shared and not self.entries.private:
+            raise ValueError(
+                f"`model: {type(module).__name__}` has no parameters yet. Create its layers in `__init__` (not in "
+                "`configure_model` or `setup`), or in `build(schema)`."
+            )
         self.clients = tuple(range(len(self.datamodules)))
         self.number = number_of_participants(settings.clients_per_round, len(self.clients))
         if settings.min_clients > self.number:
@@ -187,26 +204,28 @@ class _Run:
         self.empty = [c for c in self.clients if count_samples(self.datamodules[c]) == 0]
         if len(self.empty) == len(self.clients):
             raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
-        strategy.check(module, self.datamodules)
+        strategy.check(module, self.datamodules, self.server_data)
         self.metric = settings.monitor or getattr(module, "monitor", None) or "loss"
         self.mode = settings.monitor_mode or getattr(module, "monitor_mode", None) or _guess_mode(self.metric)
 
-        self.identity = {
+        identity = {
             "config": trainer.run_config or _describe_run(trainer, module),
             "federation": settings.describe(),
             "seed": trainer.seed,
             "clients": len(self.clients),
             "data": _fingerprint(datamodule, self.datamodules),
         }
+        self.identity = json.loads(json.dumps(identity, default=str))  # as a checkpoint gives it back
         scratch = not write or trainer.fast_dev_run or rank_zero_only.rank != 0
-        source = None if ckpt_path is None else checkpoint.find(ckpt_path, trainer.runs_dir)
+        source = None if ckpt_path is None else trainer.find_checkpoint(ckpt_path)
         tensors, values = ({}, None) if source is None else checkpoint.read(source)
         if values is not None:
             trainer.source_dir = source.parent.parent
             self._check_identity(source, values["identity"])
 
         strategy.start(self.entries.get(self.entries.shared), self.entries.private)
-        self.local = LocalTrainer(module, trainer.trainer_args)
+        self.local = LocalTrainer(module, trainer.trainer_args, trainer.seed)
+        self.local.check()
         self.phases = strategy.phases()
         local = LocalSettings(
             run=hashlib.sha256(repr(self.identity).encode()).hexdigest()[:12],
@@ -217,7 +236,8 @@ class _Run:
             carry_optimizer_state=settings.carry_optimizer_state,
         )
         self.engine = settings.engine
-        self.engine.start(ClientSpec(module, strategy.client_half(), self.datamodules, local))
+        # A copy: the server's module takes the global weights, and a client may be set up anew in any round.
+        self.engine.start(ClientSpec(copy.deepcopy(module), strategy.client_half(), self.datamodules, local))
         self.federation = Federation(
             self.engine, local.run, self.clients, min_clients=settings.min_clients, timeout=settings.client_timeout
         )
@@ -238,7 +258,8 @@ class _Run:
             resume=None if source is None or scratch else source.parent.parent,
             purge_step=None if values is None else values["round"],
         )
-        trainer.run_dir = None if scratch else self.folder.path
+        if write:
+            trainer.run_dir = None if scratch else self.folder.path
         self.checkpoints = checkpoint.Checkpoints(self.folder.path / "checkpoints", settings.keep_last)
         ledger = self.folder.path / "ledger.jsonl"
         if values is None:
@@ -246,6 +267,11 @@ class _Run:
             self._write_partition(datamodule)
         else:
             self.state = {**values["state"], "identity": self.identity}
+            if not scratch:
+                self.checkpoints.forget_after(source.name)
+            best = self.state["best"]["checkpoint"]
+            if best is not None and not (source.parent / best).is_dir():  # going on from an older one: it is gone
+                self.state["best"] = {"round": None, "value": None, "checkpoint": None}
             strategy.load_state(tensors)
             self.engine.load(source)
             self.federation.ledger.restore(values["ledger"])
@@ -279,6 +305,8 @@ class _Run:
                     metrics = phase.step(self.federation, state["step"])
                     state["seconds"]["train"] += time.perf_counter() - begin
                     self.folder.log(metrics, state["step"], prefix=f"{phase.name}/")
+                    if self.folder.tensorboard is not None:
+                        self.settings.strategy.log_phase(self.folder.tensorboard, phase.name, state["step"])
                     state["step"] += 1
                     self._save(f"phase{state['phase']}_{state['step'] - 1:05d}")
                     bar.update()
@@ -361,7 +389,7 @@ class _Run:
         summaries = {}
         for stage in stages:
             per_client = [replies[c].values[stage] if c in replies else None for c in self.clients]
-            overall = self._evaluate_global(stage)
+            overall = self._evaluate_global(stage, round)
             self._check_monitor(stage, [overall, *per_client])
             summaries[stage] = summarise(self.metric, self.mode, overall, per_client)
             if scalars is not None:
@@ -372,13 +400,14 @@ class _Run:
                 scalars |= {f"{stage}/clients_{k}": summaries[stage][k] for k in ("mean", "worst")}
         return summaries
 
-    def _evaluate_global(self, stage: str) -> dict[str, float] | None:
+    def _evaluate_global(self, stage: str, round: int) -> dict[str, float | None] | None:
         weights = self.settings.strategy.global_weights()
         if weights is None or self.entries.private or self.server_data is None:
             return None
         self.entries.set(weights)
-        with stream(self.trainer.seed, f"global {stage}", self.state["round"]):
-            return self.local.evaluate(self.server_data, stage)
+        with stream(self.trainer.seed, f"global {stage}", round):
+            metrics = self.local.evaluate(self.server_data, stage)
+        return None if metrics is None else {k: v if math.isfinite(v) else None for k, v in metrics.items()}
 
     def _check_monitor(self, stage: str, metrics: Sequence[Mapping[str, Any] | None]) -> None:
         names = {name for m in metrics if m is not None for name in m}
@@ -463,7 +492,7 @@ class _Run:
         if not wanted or self.server_data is None or self.entries.private:
             return None
         replies = self.federation.call(
-            "model", {c: Payload() for c in self.clients}, max(self.state["round"] - 1, 0), required=False
+            "model", {c: strategy.evaluation(c) for c in self.clients}, max(self.state["round"] - 1, 0), required=False
         )
         scores: list[float | None] = []
         for client in self.clients:
@@ -481,13 +510,13 @@ class _Run:
         self.folder.close()
 
 
-def _client_data(datamodule: Data) -> tuple[L.LightningDataModule | None, list[L.LightningDataModule]]:
+def _client_data(datamodule: Data, seed: int) -> tuple[L.LightningDataModule | None, list[L.LightningDataModule]]:
     """The server's data module (if any) and the clients'."""
     if isinstance(datamodule, Sequence):
         clients, server = list(datamodule), None
     else:
         datamodule.prepare_data()
-        datamodule.setup("fit")
+        set_up(datamodule, "fit", seed)
         if not hasattr(datamodule, "client_datamodules"):
             raise ValueError(
                 f"`data: {type(datamodule).__name__}` has no `client_datamodules()`, which gives one LightningDataModule "
@@ -496,6 +525,9 @@ def _client_data(datamodule: Data) -> tuple[L.LightningDataModule | None, list[L
         clients, server = list(datamodule.client_datamodules()), datamodule
     if not clients:
         raise ValueError("There are no clients: the list of data modules is empty.")
+    for client, own in enumerate(clients):
+        own.prepare_data()
+        set_up(own, "fit", seed, client)
     return server, clients
 
 

@@ -17,5 +17,6 @@ from lit_models.masked_gcn import MaskedGCN as MaskedGCN
 from lit_models.molecule_encoder import MoleculeEncoder as MoleculeEncoder
 from lit_models.molecule_predictor import LitMoleculePredictor as LitMoleculePredictor
 from lit_models.mpnn import MPNN as MPNN
+from lit_models.neighgen import LitNeighGen as LitNeighGen
 from lit_models.node_classifier import LitNodeClassifier as LitNodeClassifier
 from lit_models.schnet import SchNet as SchNet

@@ -65,6 +65,12 @@ class Checkpoints:
                 shutil.rmtree(old)
         return final
 
+    def forget_after(self, name: str) -> None:
+        """Delete what was saved after checkpoint ``name``, from which the run goes on."""
+        for later in existing(self.directory):
+            if later.name > name:
+                shutil.rmtree(later)
+
 
 def existing(directory: Path) -> list[Path]:
     """Complete checkpoints in a ``checkpoints`` folder, oldest first (phases come before rounds)."""
@@ -87,22 +93,25 @@ def read(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, values
 
 
-def find(path: str, runs: Path) -> Path:
+def find(path: str, runs: Path, newest: Path | None = None) -> Path:
     """The checkpoint that ``--ckpt_path`` means.
 
     Args:
         path: ``last`` or ``best`` (of the newest run in ``runs`` that has a checkpoint), a run's folder (its last), or a
             checkpoint's folder.
         runs: Folder of the ``version_N`` folders.
+        newest: The run that ``last`` and ``best`` mean, instead of the newest in ``runs``.
 
     Raises:
         ResumeError: If there is none.
     """
     if path in ("last", "best"):
         versions = sorted(
-            (p for p in runs.glob("version_*") if existing(p / "checkpoints")),
+            (p for p in runs.glob("version_*") if p.name[8:].isdigit() and existing(p / "checkpoints")),
             key=lambda p: int(p.name.removeprefix("version_")),
         )
+        if newest is not None and existing(newest / "checkpoints"):
+            versions = [newest]
         if not versions:
             raise ResumeError(f"`--ckpt_path {path}`: no run with a checkpoint in `{runs}`.")
         run = versions[-1]

@@ -7,7 +7,7 @@ own: it may be rebuilt between any two requests, so what must survive goes to ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.local import LocalTrainer
-from fl_lightning.engine.messages import Message, Payload, non_finite
+from fl_lightning.engine.messages import Message, Payload, check_payload, non_finite
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.store import ClientStore
 
@@ -61,6 +61,18 @@ class Client:
         self.datamodule = worker.datamodules[id]
         self.module = worker.module
         self.settings = worker.settings
+
+    @property
+    def device(self) -> torch.device:
+        """The device that Lightning gives this worker."""
+        return self._worker.local.device
+
+    def memo(self, name: str, key: Hashable, compute: Callable[[], Any]) -> Any:
+        """A value that follows from the client's data and store alone, kept for speed: one per name, until ``key`` changes."""
+        held = self._worker.memos.get((self.id, name))
+        if held is None or held[0] != key:
+            held = self._worker.memos[self.id, name] = (key, compute())
+        return held[1]
 
     @property
     def shared_names(self) -> tuple[str, ...]:
@@ -169,8 +181,8 @@ class ClientHalf:
         )
 
     def model(self, client: Client, request: Payload) -> Payload:
-        """The client's own model, for scoring on the server's data (`LocalOnly` benchmarks); the ledger shows it."""
-        client.load({})
+        """The client's model as it is evaluated, for scoring on the server's data; the ledger shows it."""
+        client.load(request.tensors)
         return Payload(client._worker.entries.get(client.shared_names))
 
 
@@ -195,7 +207,8 @@ class Worker:
         self.datamodules = dict(datamodules)
         self.entries = Entries(module, settings.private)
         self.initial = self.entries.get(self.entries.shared + self.entries.private)
-        self.local = LocalTrainer(module, settings.trainer_args)
+        self.local = LocalTrainer(module, settings.trainer_args, settings.seed, self.datamodules)
+        self.memos: dict[tuple[int, str], tuple[Hashable, Any]] = {}
         self.stores = {client: ClientStore() for client in self.datamodules}
 
     def handle(self, request: Message) -> Message:
@@ -207,6 +220,7 @@ class Worker:
             if step is None:
                 raise ValueError(f"{type(self.half).__name__} has no protocol step `{request.kind}`.")
             payload = step(Client(self, request.client, request.round, store), request.payload)
+            check_payload(payload)
             for part, tensors in (("reply", payload.tensors), ("private state", store.tensors)):
                 bad = non_finite(tensors)
                 if bad is not None:
@@ -214,7 +228,8 @@ class Worker:
         except Exception as error:  # noqa: BLE001  whatever it is, it is this client's fault alone
             self.last_exception = error
             return replace(reply, error=f"{type(error).__name__}: {error}")
-        self.stores[request.client] = store
+        if not store.same_as(self.stores[request.client]):  # else its file of the last checkpoint still holds
+            self.stores[request.client] = store
         return replace(reply, payload=payload)
 
 

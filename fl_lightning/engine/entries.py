@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 
 class Entries:
@@ -28,18 +29,26 @@ class Entries:
                     f"`{name}` of {type(module).__name__} is {type(value).__name__}, not a tensor: only "
                     "tensors can be exchanged. Remove it from the state (`get_extra_state`)."
                 )
+            if is_lazy(value):
+                raise ValueError(
+                    f"`{name}` of {type(module).__name__} is a lazy layer's parameter, whose size is not known yet. Give the "
+                    "layer its input size, or call the module once on a batch before federating it."
+                )
         self._module = module
         first: dict[int, str] = {}
+        hidden: set[int] = set()
         for name, value in state.items():  # tied weights have several names but are one entry: the first
             first.setdefault(id(value), name)
+            if any(fnmatchcase(name, pattern) for pattern in private):  # private under one name is private
+                hidden.add(id(value))
         for pattern in private:
             if not any(fnmatchcase(name, pattern) for name in state):
                 raise ValueError(
                     f"No entry of {type(module).__name__} matches `{pattern}`, declared private. "
                     f"Its entries are: {', '.join(state)}."
                 )
-        self.private = tuple(n for n in first.values() if any(fnmatchcase(n, p) for p in private))
-        self.shared = tuple(n for n in first.values() if n not in set(self.private))
+        self.private = tuple(name for key, name in first.items() if key in hidden)
+        self.shared = tuple(name for key, name in first.items() if key not in hidden)
 
     def get(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Detached CPU clones of the named entries."""

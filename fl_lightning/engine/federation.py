@@ -8,7 +8,7 @@ from typing import Any
 
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.ledger import Ledger
-from fl_lightning.engine.messages import Message, Payload, non_finite
+from fl_lightning.engine.messages import Message, NoReply, Payload, non_finite
 from fl_lightning.engine.transport import Engine
 
 
@@ -63,7 +63,7 @@ class Federation:
                 reasons[reply.client] = f"non-finite values in `{bad}`"
             else:
                 replies[reply.client] = reply.payload
-            if reply.error is None:
+            if not isinstance(reply, NoReply):
                 self.ledger.record("up", reply)
         for client in sorted(reasons):
             self.reject(client, kind, round, reasons[client])

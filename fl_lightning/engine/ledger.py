@@ -25,7 +25,7 @@ class Ledger:
         """Write to ``path`` from now on; with ``resume_at``, after cutting off what follows that byte."""
         if resume_at is not None and path.is_file():
             with path.open("r+b") as file:
-                file.truncate(resume_at)
+                file.truncate(min(resume_at, path.stat().st_size))
         self._file = path.open("a" if resume_at is not None else "w", encoding="utf-8")
 
     def record(self, direction: str, message: Message) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,11 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
+
+from fl_lightning.engine.seeds import stream
 
 QUIET = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities")
 
@@ -29,12 +32,23 @@ class LocalTrainer:
     Args:
         module: The one live module of this worker.
         trainer_args: Arguments of ``lightning.Trainer`` as the user gave them (YAML ``trainer:``).
+        seed: Seed of the run, for what data modules draw in ``setup``.
+        clients: Whose data modules these are; any other is the server's.
     """
 
-    def __init__(self, module: L.LightningModule, trainer_args: Mapping[str, Any]) -> None:
-        self.module = module
+    def __init__(
+        self,
+        module: L.LightningModule,
+        trainer_args: Mapping[str, Any],
+        seed: int = 0,
+        clients: Mapping[int, L.LightningDataModule] | None = None,
+    ) -> None:
+        self.module, self._seed = module, seed
+        self._client_of = {id(datamodule): client for client, datamodule in (clients or {}).items()}
+        self._modes = {name: part.training or not module.training for name, part in module.named_modules()}
         self._args = {name: value for name, value in trainer_args.items() if value is not None}
-        self._callbacks = list(self._args.pop("callbacks", None) or [])
+        self._callbacks = callbacks_of(self._args)
+        self._args.pop("callbacks", None)
         self._data: dict[int, tuple[L.LightningDataModule, ReusedData]] = {}
         self._optimizer_state = _OptimizerState()
         self._trainer: L.Trainer | None = None
@@ -54,15 +68,39 @@ class LocalTrainer:
         with quiet():
             trainer = self._fresh_loops()
             trainer.limit_val_batches = 0  # evaluation between fits is the federation's
-            self._optimizer_state.received = optimizer_state
-            self.module.train()  # `fit` keeps the mode it finds, and an evaluation leaves eval mode
+            self._optimizer_state.begin(optimizer_state)
+            for name, part in self.module.named_modules():  # `fit` keeps the mode it finds, e.g. of an evaluation
+                part.training = self._modes.get(name, True)
             self._guarded(trainer.fit, self.module, datamodule=self._reused(datamodule))
+            if trainer.num_training_batches == 0:
+                raise ValueError(
+                    "its training loader has no batch (`drop_last` with fewer samples than the batch size?), so nothing was "
+                    "trained"
+                )
             return _floats(trainer.callback_metrics)
+
+    def check(self) -> None:
+        """Can the trainer be made?
+
+        Raises:
+            ValueError: With Lightning's reason.
+        """
+        try:
+            with quiet():
+                self._trainer = self._trainer or self._build()
+        except (TypeError, ValueError, MisconfigurationException) as error:
+            raise ValueError(f"`trainer`: {error}") from error
 
     @property
     def optimizer_state(self) -> dict[str, Tensor]:
         """State of the optimiser(s) at the end of the last fit, as flat tensors on the CPU."""
-        return self._optimizer_state.final
+        return flatten_optimizers(self._optimizer_state.finished)
+
+    @property
+    def device(self) -> torch.device:
+        """Where Lightning trains."""
+        self._trainer = self._trainer or self._build()
+        return self._trainer.strategy.root_device
 
     def evaluate(self, datamodule: L.LightningDataModule, stage: str) -> dict[str, float] | None:
         """Metrics of the module on the ``"val"`` or ``"test"`` data; ``None`` if there are no such data.
@@ -95,7 +133,8 @@ class LocalTrainer:
     def _reused(self, datamodule: L.LightningDataModule) -> ReusedData:
         held = self._data.get(id(datamodule))
         if held is None:
-            held = self._data[id(datamodule)] = (datamodule, reused(datamodule))
+            client = self._client_of.get(id(datamodule), -1)
+            held = self._data[id(datamodule)] = (datamodule, reused(datamodule, self._seed, client))
         return held[1]
 
     def _fresh_loops(self) -> L.Trainer:
@@ -107,8 +146,11 @@ class LocalTrainer:
         trainer.fit_loop.epoch_loop = type(old.epoch_loop)(trainer, old.epoch_loop.min_steps, old.epoch_loop.max_steps)
         trainer.should_stop = False
         if self._callbacks:  # their state (patience counters, ...) belongs to one fit of one client
-            kept = [c for c in trainer.callbacks if getattr(c, "_of_federation", False)]
-            trainer.callbacks = trainer._callback_connector._reorder_callbacks(copy.deepcopy(self._callbacks) + kept)
+            trainer.callbacks = trainer._callback_connector._reorder_callbacks(
+                copy.deepcopy(self._callbacks) + self._own_callbacks
+            )
+        if self._scaler is not None:  # the loss scale of float16, too
+            trainer.precision_plugin.scaler.load_state_dict(self._scaler)
         return trainer
 
     def _build(self) -> L.Trainer:
@@ -125,6 +167,9 @@ class LocalTrainer:
             args["max_epochs"] = 1
         trainer = L.Trainer(callbacks=[self._optimizer_state], **args)
         self._limit_val_batches = trainer.limit_val_batches
+        self._own_callbacks = list(trainer.callbacks)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self._scaler = None if scaler is None else scaler.state_dict()
         return trainer
 
     def _guarded(self, run: Any, *args: Any, **kwargs: Any) -> Any:
@@ -136,11 +181,14 @@ class LocalTrainer:
 
 
 class ReusedData(L.LightningDataModule):
-    """A client's data module whose ``prepare_data``, ``setup`` and loaders are called once, not once a round."""
+    """A client's data module whose ``prepare_data``, ``setup`` and loaders are called once, not once a round.
 
-    def __init__(self, inner: L.LightningDataModule) -> None:
+    What ``setup`` draws (a random split, say) is the same in every stage and wherever the client is set up anew.
+    """
+
+    def __init__(self, inner: L.LightningDataModule, seed: int, client: int) -> None:
         super().__init__()
-        self._inner = inner
+        self._inner, self._seed, self._client = inner, seed, client
         self._done: dict[str, Any] = {}
 
     def _once(self, key: str, make: Any) -> Any:
@@ -153,10 +201,15 @@ class ReusedData(L.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         self._inner.trainer = self.trainer
-        self._once(f"setup/{stage}", lambda: self._inner.setup(stage))
+        self._once(f"setup/{stage}", lambda: set_up(self._inner, stage, self._seed, self._client))
 
     def train_dataloader(self) -> Any:
-        return self._once("train", self._inner.train_dataloader)
+        loader = self._once("train", self._inner.train_dataloader)
+        for holder in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+            own = getattr(holder, "generator", None)
+            if isinstance(own, torch.Generator):  # a stream of the user's own: begins anew in each fit, like all others
+                own.manual_seed(torch.initial_seed())
+        return loader
 
     def val_dataloader(self) -> Any:
         return self._once("val", self._inner.val_dataloader)
@@ -176,46 +229,81 @@ class ReusedData(L.LightningDataModule):
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
-def reused(datamodule: L.LightningDataModule) -> ReusedData:
+def set_up(datamodule: L.LightningDataModule, stage: str, seed: int, client: int = -1) -> None:
+    """``datamodule.setup(stage)`` under the client's own stream (the server's for -1)."""
+    with stream(seed, "setup", client=client):
+        datamodule.setup(stage)
+
+
+def reused(datamodule: L.LightningDataModule, seed: int = 0, client: int = -1) -> ReusedData:
     """A :class:`ReusedData` with those transfer hooks that ``datamodule`` overrides, since Lightning asks which are."""
     own = {hook: getattr(datamodule, hook) for hook in TRANSFER_HOOKS if is_overridden(hook, datamodule)}
     methods = {hook: lambda self, *args, _own=method: _own(*args) for hook, method in own.items()}
-    return type("ReusedData", (ReusedData,), methods)(datamodule)
+    return type("ReusedData", (ReusedData,), methods)(datamodule, seed, client)
 
 
 class _OptimizerState(Callback):
-    """Hands optimiser state in when training starts and takes it out when it ends."""
-
-    _of_federation = True
+    """Hands optimiser state in when training starts and keeps the optimisers when it ends."""
 
     def __init__(self) -> None:
         self.received: dict[str, Tensor] | None = None
-        self.final: dict[str, Tensor] = {}
+        self.finished: list[torch.optim.Optimizer] = []
+        self._fresh: tuple[list[torch.optim.Optimizer], list[dict[str, Any]]] = ([], [])
+
+    def begin(self, received: dict[str, Tensor] | None) -> None:
+        self.received, self.finished = received, []
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.final = {}
+        self._check_binding(trainer.optimizers, module)
+        known, states = self._fresh
+        if [id(o) for o in trainer.optimizers] == [id(o) for o in known]:  # the module gives the same object every time:
+            for optimizer, state in zip(known, states, strict=True):  # what the last client left in it is not this one's
+                optimizer.load_state_dict(state)
+        else:
+            self._fresh = list(trainer.optimizers), [copy.deepcopy(o.state_dict()) for o in trainer.optimizers]
         if self.received:
-            for index, optimizer in enumerate(trainer.optimizers):
-                optimizer.load_state_dict(_unflatten(optimizer, self.received, index))
+            restore_optimizers(trainer.optimizers, self.received)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.final = {}
-        for index, optimizer in enumerate(trainer.optimizers):
-            for parameter, state in optimizer.state_dict()["state"].items():
-                for key, value in state.items():
-                    if value is not None:
-                        tensor = value if isinstance(value, Tensor) else torch.tensor(value)
-                        self.final[f"{index}/{parameter}/{key}"] = tensor.detach().to("cpu", copy=True)
+        self.finished = list(trainer.optimizers)
+
+    @staticmethod
+    def _check_binding(optimizers: Sequence[torch.optim.Optimizer], module: L.LightningModule) -> None:
+        own = {id(p) for p in module.parameters()}
+        for optimizer in optimizers:
+            if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+                raise ValueError(
+                    f"the optimiser that `{type(module).__name__}.configure_optimizers` returned holds none of the module's "
+                    "parameters (it was bound to another copy of the module), so nothing would be trained. Create it in "
+                    "`configure_optimizers` from `self.parameters()`; in a config, take an `OptimizerCallable` in `model.init_args`"
+                )
 
 
-def _unflatten(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor], index: int) -> dict[str, Any]:
-    content = optimizer.state_dict()
-    state: dict[int, dict[str, Tensor]] = {}
+def flatten_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """State of optimisers as ``<optimiser>/<parameter>/<key>``: clones on the CPU. Hyper-parameters are not in it."""
+    flat = {}
+    for index, optimizer in enumerate(optimizers):
+        for parameter, state in optimizer.state_dict()["state"].items():
+            for key, value in state.items():
+                if value is not None:
+                    if not isinstance(value, Tensor | bool | int | float):
+                        raise ValueError(
+                            f"`federation.carry_optimizer_state`: `{key}` of {type(optimizer).__name__} is "
+                            f"{type(value).__name__}, and only tensors and numbers can be carried on"
+                        )
+                    tensor = value if isinstance(value, Tensor) else torch.tensor(value)
+                    flat[f"{index}/{parameter}/{key}"] = tensor.detach().to("cpu", copy=True)
+    return flat
+
+
+def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], flat: Mapping[str, Tensor]) -> None:
+    """Inverse of :func:`flatten_optimizers`, into optimisers over the same parameters."""
+    states: dict[int, dict[int, dict[str, Tensor]]] = {}
     for name, tensor in flat.items():
-        number, parameter, key = name.split("/", 2)
-        if int(number) == index:
-            state.setdefault(int(parameter), {})[key] = tensor.clone()
-    return {**content, "state": state}
+        index, parameter, key = name.split("/", 2)
+        states.setdefault(int(index), {}).setdefault(int(parameter), {})[key] = tensor.clone()
+    for index, optimizer in enumerate(optimizers):
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": states.get(index, {})})
 
 
 def check_trainer_args(args: Mapping[str, Any]) -> None:
@@ -224,7 +312,7 @@ def check_trainer_args(args: Mapping[str, Any]) -> None:
     Raises:
         ValueError: In the YAML's names.
     """
-    for callback in args.get("callbacks") or []:
+    for callback in callbacks_of(args):
         if isinstance(callback, ModelCheckpoint):
             raise ValueError(
                 "`trainer.callbacks` holds a ModelCheckpoint, but `trainer` is what a client does in one round. "
@@ -234,6 +322,17 @@ def check_trainer_args(args: Mapping[str, Any]) -> None:
         raise ValueError(
             "`trainer.max_epochs` and `trainer.max_steps` are a client's local work in a round: at least 1."
         )
+    if args.get("max_epochs") == -1 and args.get("max_steps", -1) in (-1, None) and args.get("max_time") is None:
+        raise ValueError(
+            "`trainer.max_epochs: -1` would never end: it is a client's local work in a round. Give a number of epochs, "
+            "or `trainer.max_steps`."
+        )
+
+
+def callbacks_of(args: Mapping[str, Any]) -> list[Callback]:
+    """``trainer.callbacks`` as a list; Lightning takes a single one, too."""
+    callbacks = args.get("callbacks") or []
+    return [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:

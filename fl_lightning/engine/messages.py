@@ -59,9 +59,9 @@ class Message:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors plus those of the values as JSON."""
+        """Bytes of the tensors plus those of the values as JSON and of the error's text."""
         tensors = sum(t.numel() * t.element_size() for t in self.payload.tensors.values())
-        return tensors + len(_dump(self.payload.values).encode())
+        return tensors + len(_dump(self.payload.values).encode()) + len((self.error or "").encode())
 
     def encode(self) -> bytes:
         """Serialise: length of the header, JSON header, safetensors body."""
@@ -87,6 +87,23 @@ class Message:
         return Message(payload=payload, **header)
 
 
+@dataclass(frozen=True)
+class NoReply(Message):
+    """Stands for a reply that never came: nothing crossed the border, ``error`` says why."""
+
+
+def check_payload(payload: Payload) -> None:
+    """Can this be sent?
+
+    Raises:
+        ValueError: For anything but dense tensors and finite JSON values.
+        TypeError: For values that are no JSON.
+    """
+    for name, tensor in payload.tensors.items():
+        _check_dense(name, tensor)
+    _dump(payload.values)
+
+
 def non_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """Name of the first floating-point tensor that holds a NaN or an infinity, else ``None``."""
     for name, tensor in tensors.items():
@@ -96,11 +113,15 @@ def non_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def _plain(name: str, tensor: Tensor) -> Tensor:
+    _check_dense(name, tensor)
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _check_dense(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
         raise ValueError(
             f"A message holds dense tensors only; entry `{name}` is {getattr(tensor, 'layout', type(tensor).__name__)}."
         )
-    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def _dump(values: Any) -> str:

@@ -38,6 +38,12 @@ class ClientStore:
         self.tensors = {n: t for n, t in self.tensors.items() if not n.startswith(start)}
         self.tensors.update({start + name: tensor for name, tensor in tensors.items()})
 
+    def same_as(self, other: ClientStore) -> bool:
+        """Whether both hold the very same tensors and equal values."""
+        if self.tensors.keys() != other.tensors.keys() or self.values != other.values:
+            return False
+        return all(tensor is other.tensors[name] for name, tensor in self.tensors.items())
+
     def __bool__(self) -> bool:
         return bool(self.tensors or self.values)
 

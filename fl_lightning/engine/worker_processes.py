@@ -24,7 +24,7 @@ import torch
 from fl_lightning.engine.client import Worker, count_samples
 from fl_lightning.engine.in_process import StoreFiles
 from fl_lightning.engine.local import quiet
-from fl_lightning.engine.messages import Message, Payload
+from fl_lightning.engine.messages import Message, NoReply
 from fl_lightning.engine.transport import ClientSpec, Engine
 
 
@@ -135,10 +135,8 @@ class WorkerProcesses(Engine):
                     del queues[index]
 
     def save(self, directory: Path, previous: Path | None) -> None:
-        for index, worker in enumerate(self._workers):
-            if not worker.alive:
-                worker.stop()
-                self._spawn(index)
+        self._revive()
+        for worker in self._workers:
             worker.command("save", directory=str(directory), previous=None if previous is None else str(previous))
         for worker in self._workers:
             worker.done()
@@ -147,11 +145,18 @@ class WorkerProcesses(Engine):
         self._checkpoint = directory
 
     def load(self, directory: Path) -> None:
+        self._revive()
         self._checkpoint = directory
         for worker in self._workers:
             worker.command("load", directory=str(directory))
         for worker in self._workers:
             worker.done()
+
+    def _revive(self) -> None:
+        for index, worker in enumerate(self._workers):
+            if not worker.alive:
+                worker.stop()
+                self._spawn(index)
 
     def peak_rss_mb(self) -> float:
         total = 0.0
@@ -242,8 +247,8 @@ def _serve(connection: Connection) -> None:
         connection.send_bytes(answer.encode())
 
 
-def _failed(request: Message, reason: str) -> Message:
-    return replace(request, payload=Payload(), error=reason)
+def _failed(request: Message, reason: str) -> NoReply:
+    return NoReply(request.kind, request.run, request.round, request.client, error=reason)
 
 
 def _on_own_device(trainer_args: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from fl_lightning.strategies.base import Phase, Strategy
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fedpub import FedPub
+from fl_lightning.strategies.fedsage import FedSagePlus
 from fl_lightning.strategies.local_only import LocalOnly
 
-__all__ = ["FedAvg", "FedPub", "LocalOnly", "Phase", "Strategy"]
+__all__ = ["FedAvg", "FedPub", "FedSagePlus", "LocalOnly", "Phase", "Strategy"]

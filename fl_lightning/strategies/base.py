@@ -48,8 +48,18 @@ class Strategy:
         """The client half that answers this strategy's requests."""
         return ClientHalf(personal=self.personal)
 
-    def check(self, module: L.LightningModule, datamodules: Sequence[L.LightningDataModule]) -> None:
+    def check(
+        self,
+        module: L.LightningModule,
+        datamodules: Sequence[L.LightningDataModule],
+        server_data: L.LightningDataModule | None,
+    ) -> None:
         """Before round 1: is everything there that the algorithm needs?
+
+        Args:
+            module: The built module.
+            datamodules: The clients' data modules, to look at types and schemas only.
+            server_data: The server's own data, if it has any.
 
         Raises:
             ValueError: In the user's YAML names: what was needed, what was found, what to write.
@@ -101,3 +111,6 @@ class Strategy:
 
     def log_round(self, logger: Any, round: int) -> None:
         """Write the method's own pictures to a TensorBoard ``SummaryWriter``; nothing by default."""
+
+    def log_phase(self, logger: Any, name: str, step: int) -> None:
+        """The same after each step of a phase."""

@@ -154,7 +154,12 @@ class FedPub(Strategy):
     def client_half(self) -> ClientHalf:
         return FedPubClient(self.mixes, self.p_in, self.p_out)
 
-    def check(self, module: L.LightningModule, datamodules: Sequence[L.LightningDataModule]) -> None:
+    def check(
+        self,
+        module: L.LightningModule,
+        datamodules: Sequence[L.LightningDataModule],
+        server_data: L.LightningDataModule | None,
+    ) -> None:
         if not named_masks(module):
             raise ValueError(
                 f"`FedPub` learns personal masks, but `{type(module).__name__}` has no parameter named `*.mask`. "
