@@ -112,9 +112,7 @@ class MaskedProximal(Objective):
         terms = self.penalties(module)
         if not terms:
             return loss
-        module.log_dict(
-            {f"train/{name}": term.detach() for name, term in terms.items()}, on_step=False, on_epoch=True, batch_size=1
-        )
+        module.log_values({f"train/{name}": term.detach() for name, term in terms.items()})
         return loss + torch.stack(list(terms.values())).sum()
 
     def penalties(self, module: nn.Module) -> dict[str, Tensor]:
