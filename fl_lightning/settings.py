@@ -27,8 +27,8 @@ class FederationSettings:
             as the strategy's paper has it (true for ``FedPub``, else false).
         check_val_every_n_rounds: Validate after every n-th round (and always after the last).
         keep_last: Checkpoints kept, besides that of the best round.
-        client_timeout: Seconds a step may take before clients that have not answered are left out; none by default. Needs
-            clients in processes of their own: ``InProcess`` cannot interrupt one.
+        client_timeout: Seconds a step may take before clients that have not answered are left out; none by default.
+            Needs clients in processes of their own: ``InProcess`` cannot interrupt one.
         monitor: Metric that chooses the best round, as the module logs it without the stage (``accuracy`` for
             ``val/accuracy`` or ``val_accuracy``). Default: the module's ``monitor``, else ``loss``.
         monitor_mode: Whether more or less of it is better. Default: the module's ``monitor_mode``, else by its name.

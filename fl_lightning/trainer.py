@@ -27,7 +27,7 @@ from fl_lightning.engine.client import LocalSettings, count_samples, named_outpu
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.federation import Federation
-from fl_lightning.engine.local import LocalTrainer, check_trainer_args, set_up
+from fl_lightning.engine.local import LocalTrainer, check_trainer_args, quiet, set_up
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.seeds import stream
@@ -144,7 +144,8 @@ class FederatedTrainer:
         run = None
         try:
             run = _Run(self, module, datamodule, ckpt_path, write)
-            yield run
+            with quiet():
+                yield run
         finally:
             if run is not None:
                 run.close()
@@ -166,7 +167,7 @@ class FederatedTrainer:
         return Path(self._root or "runs") / self.name
 
     def find_checkpoint(self, ckpt_path: str) -> Path:
-        """The checkpoint that ``ckpt_path`` means; ``last`` and ``best`` are this trainer's own run's, if it has fitted."""
+        """The checkpoint that ``ckpt_path`` means; ``last`` and ``best`` are those of this trainer's own run, if any."""
         return checkpoint.find(ckpt_path, self.runs_dir, self.run_dir)
 
 

@@ -97,8 +97,8 @@ def find(path: str, runs: Path, newest: Path | None = None) -> Path:
     """The checkpoint that ``--ckpt_path`` means.
 
     Args:
-        path: ``last`` or ``best`` (of the newest run in ``runs`` that has a checkpoint), a run's folder (its last), or a
-            checkpoint's folder.
+        path: ``last`` or ``best`` (of the newest run in ``runs`` that has a checkpoint), a run's folder (its last), or
+            a checkpoint's folder.
         runs: Folder of the ``version_N`` folders.
         newest: The run that ``last`` and ``best`` mean, instead of the newest in ``runs``.
 

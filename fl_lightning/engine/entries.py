@@ -31,8 +31,8 @@ class Entries:
                 )
             if is_lazy(value):
                 raise ValueError(
-                    f"`{name}` of {type(module).__name__} is a lazy layer's parameter, whose size is not known yet. Give the "
-                    "layer its input size, or call the module once on a batch before federating it."
+                    f"`{name}` of {type(module).__name__} is a lazy layer's parameter, whose size is not known yet. "
+                    "Give the layer its input size, or call the module once on a batch before federating it."
                 )
         self._module = module
         first: dict[int, str] = {}
