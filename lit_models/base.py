@@ -97,13 +97,14 @@ class LitGraphModule(LightningModule):
     monitor: str = "loss"
     monitor_mode: str = "min"
     private_entries: tuple[str, ...] = ()
+    default_optimizer = staticmethod(default_optimizer)
 
-    def __init__(self, objective: Objective | None = None, optimizer: OptimizerCallable = default_optimizer) -> None:
+    def __init__(self, objective: Objective | None = None, optimizer: OptimizerCallable | None = None) -> None:
         super().__init__()
         if _given_hyperparameters.get() is not None:  # under LightningCLI these are plain values, safe in a checkpoint
             self.save_hyperparameters(logger=False)
         self.objective = ERM() if objective is None else objective
-        self.optimizer = _without_parser(optimizer)
+        self.optimizer = type(self).default_optimizer if optimizer is None else _without_parser(optimizer)
         self.schema: dict[str, int | str] | None = None
         self._train_loss: list[Tensor] = []
 

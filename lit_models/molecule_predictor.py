@@ -50,11 +50,13 @@ class LitMoleculePredictor(LitGraphModule):
         variant: ``"paper"``, or ``"official"`` as described on top of this file.
     """
 
+    default_optimizer = staticmethod(default_optimizer)
+
     def __init__(
         self,
         encoder: MoleculeEncoder,
         objective: Objective | None = None,
-        optimizer: OptimizerCallable = default_optimizer,
+        optimizer: OptimizerCallable | None = None,
         loss: str | None = None,
         variant: str = "paper",
     ) -> None:

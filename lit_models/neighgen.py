@@ -109,6 +109,7 @@ class LitNeighGen(LitGraphModule):
     monitor = "generator_error"
     monitor_mode = "min"
     private_entries = ("*",)
+    default_optimizer = staticmethod(neighgen_optimizer)
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class LitNeighGen(LitGraphModule):
         sampler: Literal["random", "prefix"] = "random",
         dropout: float = 0.0,
         max_rows: int | None = None,
-        optimizer: OptimizerCallable = neighgen_optimizer,
+        optimizer: OptimizerCallable | None = None,
     ) -> None:
         super().__init__(optimizer=optimizer)
         for name, value, choices in (

@@ -15,7 +15,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from lit_models.base import LitGraphModule, SampleLosses, default_optimizer
+from lit_models.base import LitGraphModule, SampleLosses
 from lit_models.objectives.base import Objective
 from lit_models.sparse import is_sparse, remember
 
@@ -42,7 +42,7 @@ class LitNodeClassifier(LitGraphModule):
         self,
         encoder: nn.Module,
         objective: Objective | None = None,
-        optimizer: OptimizerCallable = default_optimizer,
+        optimizer: OptimizerCallable | None = None,
         num_classes: int | None = None,
         in_channels: int | None = None,
     ) -> None:
