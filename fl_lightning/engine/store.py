@@ -1,4 +1,4 @@
-"""What one client remembers between two requests. It never leaves the client; a checkpoint writes it to the client's own file."""
+"""What one client remembers between two requests. It never leaves the client."""
 
 from __future__ import annotations
 

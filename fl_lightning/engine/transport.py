@@ -58,14 +58,14 @@ class Engine(ABC):
     def load(self, directory: Path) -> None:
         """Take every client's memory from a folder that :meth:`save` wrote."""
 
-    def checkpointed(self, directory: Path) -> None:
+    def checkpointed(self, directory: Path) -> None:  # noqa: B027  most engines need not know
         """A checkpoint was completed: a client that must be set up anew starts from it."""
 
     def peak_rss_mb(self) -> float:
         """Peak memory of other processes of this engine, in MB, summed."""
         return 0.0
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  nothing to free by default
         """Free everything."""
 
 

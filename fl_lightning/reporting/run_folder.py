@@ -1,4 +1,4 @@
-"""The run's folder: config.yaml, metrics.csv, ledger.jsonl, partition.json, results.json, checkpoints/ and what loggers write."""
+"""The run's folder: config.yaml, metrics.csv, ledger.jsonl, partition.json, results.json, checkpoints/, TensorBoard."""
 
 from __future__ import annotations
 
