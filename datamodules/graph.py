@@ -107,8 +107,10 @@ class GraphLoaders(LightningDataModule):
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Lightning's hook. The full graph is copied to an accelerator once; the CPU copy stays where it is
         (``Data.to`` moves in place)."""
-        if batch is not self._graph or device.type == "cpu":
+        if batch is not self._graph:
             return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        if device.type == "cpu":
+            return batch
         if self._on_device is None or self._on_device[0] != device:
             self._on_device = (device, copy.copy(batch).to(device))
         return self._on_device[1]

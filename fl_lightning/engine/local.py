@@ -71,11 +71,12 @@ class LocalTrainer:
             self._optimizer_state.begin(optimizer_state)
             for name, part in self.module.named_modules():  # `fit` keeps the mode it finds, e.g. of an evaluation
                 part.training = self._modes.get(name, True)
-            self._guarded(trainer.fit, self.module, datamodule=self._reused(datamodule))
+            with self._short_logging(trainer):
+                self._guarded(trainer.fit, self.module, datamodule=self._reused(datamodule))
             if trainer.num_training_batches == 0:
                 raise ValueError(
-                    "its training loader has no batch (`drop_last` with fewer samples than the batch size?), so nothing was "
-                    "trained"
+                    "its training loader has no batch (`drop_last` with fewer samples than the batch size?), so nothing "
+                    "was trained"
                 )
             return _floats(trainer.callback_metrics)
 
@@ -116,10 +117,11 @@ class LocalTrainer:
         with quiet():
             trainer = self._fresh_loops()
             trainer.limit_val_batches = self._limit_val_batches
-            results = self._guarded(
-                getattr(trainer, run), self.module, datamodule=self._reused(datamodule), verbose=False
-            )
-        metrics = {k: v for result in results for k, v in result.items()}
+            with self._short_logging(trainer) as logged:
+                results = self._guarded(
+                    getattr(trainer, run), self.module, datamodule=self._reused(datamodule), verbose=False
+                )
+        metrics = {k: v for result in [*results, logged] for k, v in result.items()}
         return {k.removeprefix(f"{stage}/").removeprefix(f"{stage}_"): float(v) for k, v in metrics.items()}
 
     def predict(self, datamodule: L.LightningDataModule) -> list[Any] | None:
@@ -129,6 +131,23 @@ class LocalTrainer:
         with quiet():
             trainer = self._fresh_loops()
             return self._guarded(trainer.predict, self.module, datamodule=self._reused(datamodule))
+
+    @contextmanager
+    def _short_logging(self, trainer: L.Trainer) -> Iterator[dict[str, Tensor]]:
+        """Lets what our modules log reach callbacks and the caller without Lightning's bookkeeping, which costs more
+        than a small model's step. One process only: several have means to take."""
+        logged: dict[str, Tensor] = {}
+
+        def log_values(values: dict[str, Tensor]) -> None:
+            logged.update(values)
+            trainer.callback_metrics.update(values)
+
+        if trainer.world_size == 1 and hasattr(self.module, "log_values"):
+            self.module.log_values = log_values  # a plain function: copies of the module drag nothing along
+        try:
+            yield logged
+        finally:
+            vars(self.module).pop("log_values", None)
 
     def _reused(self, datamodule: L.LightningDataModule) -> ReusedData:
         held = self._data.get(id(datamodule))
@@ -256,8 +275,12 @@ class _OptimizerState(Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._check_binding(trainer.optimizers, module)
         known, states = self._fresh
-        if [id(o) for o in trainer.optimizers] == [id(o) for o in known]:  # the module gives the same object every time:
-            for optimizer, state in zip(known, states, strict=True):  # what the last client left in it is not this one's
+        if [id(o) for o in trainer.optimizers] == [
+            id(o) for o in known
+        ]:  # the module gives the same object every time:
+            for optimizer, state in zip(
+                known, states, strict=True
+            ):  # what the last client left in it is not this one's
                 optimizer.load_state_dict(state)
         else:
             self._fresh = list(trainer.optimizers), [copy.deepcopy(o.state_dict()) for o in trainer.optimizers]
@@ -273,9 +296,10 @@ class _OptimizerState(Callback):
         for optimizer in optimizers:
             if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
                 raise ValueError(
-                    f"the optimiser that `{type(module).__name__}.configure_optimizers` returned holds none of the module's "
-                    "parameters (it was bound to another copy of the module), so nothing would be trained. Create it in "
-                    "`configure_optimizers` from `self.parameters()`; in a config, take an `OptimizerCallable` in `model.init_args`"
+                    f"the optimiser that `{type(module).__name__}.configure_optimizers` returned holds none of the "
+                    "module's parameters (it was bound to another copy of the module), so nothing would be trained. "
+                    "Create it in `configure_optimizers` from `self.parameters()`; in a config, take an "
+                    "`OptimizerCallable` in `model.init_args`"
                 )
 
 
@@ -324,8 +348,8 @@ def check_trainer_args(args: Mapping[str, Any]) -> None:
         )
     if args.get("max_epochs") == -1 and args.get("max_steps", -1) in (-1, None) and args.get("max_time") is None:
         raise ValueError(
-            "`trainer.max_epochs: -1` would never end: it is a client's local work in a round. Give a number of epochs, "
-            "or `trainer.max_steps`."
+            "`trainer.max_epochs: -1` would never end: it is a client's local work in a round. Give a number of "
+            "epochs, or `trainer.max_steps`."
         )
 
 
@@ -339,9 +363,17 @@ def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
+_is_quiet = False
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what Lightning says in every fit of every client; errors still come through."""
+    """Silence what Lightning says in every fit of every client; errors still come through. Free inside another one."""
+    global _is_quiet
+    if _is_quiet:
+        yield
+        return
+    _is_quiet = True
     loggers = [logging.getLogger(name) for name in QUIET]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -349,7 +381,7 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*LeafSpec.*")
-            warnings.filterwarnings("ignore", ".*`transfer_batch_to_device` in both.*")
+            warnings.filterwarnings("ignore", ".*overridden `transfer_batch_to_device` in.*")
             warnings.filterwarnings("ignore", ".*Sparse CSR tensor support is in beta.*")
             for text in (
                 ".*does not have many workers.*",
@@ -366,5 +398,6 @@ def quiet() -> Iterator[None]:
                 warnings.filterwarnings("ignore", text)
             yield
     finally:
+        _is_quiet = False
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

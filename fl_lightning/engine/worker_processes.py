@@ -218,10 +218,10 @@ class _Process:
             self.process = None
 
 
+@quiet()
 def _serve(connection: Connection) -> None:
     """Main loop of a worker process: its clients first, then requests until the other end closes."""
-    with quiet():
-        module, half, datamodules, settings, threads = connection.recv()
+    module, half, datamodules, settings, threads = connection.recv()
     torch.set_num_threads(threads)
     worker = Worker(module, half, datamodules, settings)
     files = StoreFiles(worker)
