@@ -119,10 +119,11 @@ def test_last_group_and_singletons_are_spread():
 
 def test_equal_sized_groups_get_different_draws():
     """The authors re-seed before each group, so all groups of one size are cut alike."""
-    groups = np.repeat(np.arange(6), 50)
-    counts = {tuple(np.bincount(part[part // 50 == k] // 50, minlength=6)[k] for part in scaffold_lda(
-        groups, 3, 1.0, balanced=False)) for k in range(6)}
-    assert len(counts) > 1
+    groups = np.repeat(np.arange(20), 1000)
+    members = scaffold_lda(groups, 3, 0.5, balanced=False)
+    share = np.bincount(groups[members[0]], minlength=20) / 1000
+    assert share.std() > 0.15                    # Dirichlet(.5, .5, .5): sd .30; one draw for all: .015 (multinomial)
+    assert abs(share.mean() - 1 / 3) < 0.27      # four standard deviations of the mean of 20
 
 
 def test_tiny_alpha_stays_a_distribution():
