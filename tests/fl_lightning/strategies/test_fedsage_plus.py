@@ -1,0 +1,281 @@
+"""FedSage+ through the engine: what crosses (spec 1.4), equality with FedSage and with one process, resume, controls."""
+
+import json
+
+import pytest
+import torch
+from lightning import LightningDataModule
+
+from datamodules import SyntheticCitationDataModule
+from fl_lightning import FedAvg, FederatedTrainer, FedSagePlus
+from fl_lightning.engine import InProcess, WorkerProcesses
+from fl_lightning.engine.messages import Message, Payload
+from lit_models import GraphSAGE, LitNodeClassifier
+from lit_models.neighgen import LitNeighGen
+
+CLIENTS, FEATURES, SLOTS, Z = 3, 60, 3, 16
+GENERATOR = {"embedding_channels": Z, "num_slots": SLOTS, "hidden_channels": [12]}
+
+
+def data(**options):
+    settings = {"num_nodes": 240, "num_classes": 3, "num_features": FEATURES, "num_clients": CLIENTS, **options}
+    return SyntheticCitationDataModule(**settings)
+
+
+def plus(**options) -> FedSagePlus:
+    generator = LitNeighGen(**GENERATOR, encoder=GraphSAGE(hidden_channels=8))
+    settings = {"pretrain_steps": 4, "draws": 2, "exchange_rounds": 3, "min_batch": 4, "generator": generator, **options}
+    return FedSagePlus(**settings)
+
+
+def run(tmp_path, strategy, rounds=2, engine=None, ckpt_path=None, datamodule=None, **settings):
+    trainer = FederatedTrainer(
+        num_rounds=rounds, strategy=strategy, engine=engine, seed=3, **settings,
+        trainer={"max_epochs": 2, "accelerator": "cpu", "default_root_dir": str(tmp_path), "logger": False},
+    )
+    module = LitNodeClassifier(GraphSAGE(hidden_channels=8))
+    results = trainer.fit(module, datamodule or data(), ckpt_path)
+    return results, {n: t.clone() for n, t in module.state_dict().items()}, trainer
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+class Spy(InProcess):
+    """Keeps every message as it crosses."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.seen: list[tuple[str, Message]] = []
+
+    def exchange(self, requests, timeout):
+        self.seen += [("down", r.cloned()) for r in requests]
+        for reply in super().exchange(requests, timeout):
+            self.seen.append(("up", reply.cloned()))
+            yield reply
+
+
+@pytest.fixture(scope="module")
+def spied(tmp_path_factory):
+    """One run with a spy; its data module, and the generator's weights before and after are not needed elsewhere."""
+    spy, datamodule = Spy(), data()
+    results, weights, trainer = run(tmp_path_factory.mktemp("spied"), plus(), engine=spy, datamodule=datamodule)
+    assert results["failures"] == []
+    return spy, datamodule, results, weights, trainer
+
+
+def test_only_the_whitelist_crosses(spied):
+    """T10: kinds, names and shapes of spec 1.4, and nothing else."""
+    theta_f = {n: tuple(t.shape) for n, t in _generator().fgen.named_parameters()}
+    classifier = {n: tuple(t.shape) for n, t in LitModel().state_dict().items()}
+    kinds = set()
+    for direction, message in spied[0].seen:
+        kinds.add(message.kind)
+        shapes = {n: tuple(t.shape) for n, t in message.payload.tensors.items()}
+        match message.kind, direction:
+            case "pretrain" | "mend", _:
+                assert shapes == {}
+            case "query", "down":
+                assert shapes == {} and not message.payload.values
+            case "query", "up":
+                sent = shapes.pop("u")[0]
+                assert shapes.pop("counts") == (sent,)
+                assert shapes == {f"theta_f/{n}": s for n, s in theta_f.items()}
+                assert message.payload.tensors["u"].shape == (sent, Z)
+                assert set(message.payload.values) == {"num_nodes"}
+            case "peer_gradient", "down":
+                askers = {n.split("/")[0] for n in shapes}
+                assert str(message.client) not in askers and len(askers) == CLIENTS - 1
+                assert {n.split("/", 2)[1] for n in shapes} == {"u", "counts", "theta_f"}
+            case "peer_gradient", "up":
+                askers = {n.split("/")[0] for n in shapes}
+                assert shapes == {f"{a}/{n}": s for a in askers for n, s in theta_f.items()}
+                assert not message.payload.values
+            case "exchange", "down":
+                assert shapes == theta_f  # one list summed over the peers, never one per peer
+            case "exchange", "up":
+                assert shapes == {}
+            case "fit", _:
+                assert shapes == classifier
+            case "evaluate", "down":
+                assert shapes == classifier
+            case "evaluate", "up":
+                assert shapes == {}
+            case _:
+                raise AssertionError(f"{message.kind} {direction} is not in the whitelist")
+    assert kinds == {"pretrain", "query", "peer_gradient", "exchange", "mend", "fit", "evaluate"}
+
+
+def test_no_payload_row_equals_a_feature_row_of_any_client(spied):
+    rows = torch.cat([c.data.x.to_dense() for c in spied[1].client_datamodules()]).unique(dim=0)
+    rows = rows[rows.abs().sum(1) > 0]
+    for _, message in spied[0].seen:
+        for name, tensor in message.payload.tensors.items():
+            if tensor.is_floating_point() and tensor.dim() >= 1 and tensor.shape[-1] % FEATURES == 0:
+                chunks = tensor.reshape(-1, FEATURES)
+                assert not any(bool((rows == chunk).all(1).any()) for chunk in chunks), (message.kind, name)
+
+
+def test_no_request_below_min_batch(spied, tmp_path):
+    for direction, message in spied[0].seen:
+        if message.kind == "query" and direction == "up" and message.payload.tensors:
+            assert int(message.payload.tensors["counts"].sum()) >= 4
+    spy = Spy()
+    results, _, _ = run(tmp_path, plus(min_batch=10_000), engine=spy)
+    assert results["failures"] == []
+    assert not any(m.payload.tensors for _, m in spy.seen if m.kind in ("query", "peer_gradient", "exchange"))
+
+
+def test_the_ledger_lists_what_the_spy_saw(spied):
+    lines = [json.loads(line) for line in (spied[4].run_dir / "ledger.jsonl").read_text().splitlines()]
+    assert len(lines) == len(spied[0].seen)
+    assert sorted((x["direction"], x["kind"], x["client"], x["bytes"]) for x in lines) == sorted(
+        (d, m.kind, m.client, m.nbytes) for d, m in spied[0].seen
+    )
+
+
+def test_generated_neighbours_reach_the_classifier(spied, tmp_path):
+    """Bug 2: with generated nodes that no real node hears, FedSage+ would equal FedSage."""
+    assert not same(spied[3], run(tmp_path, FedAvg())[1])
+
+
+def test_hiding_nothing_is_fedsage_bit_for_bit(tmp_path):
+    """Property f."""
+    fed, plain = run(tmp_path / "a", plus(hide_portion=0.0)), run(tmp_path / "b", FedAvg())
+    assert same(fed[1], plain[1])
+    assert fed[0]["test"] == plain[0]["test"]
+
+
+def test_alpha_zero_exchanges_nothing_and_equals_local_generators(tmp_path):
+    """Property e: phase 2 without the cross term is local training, whatever the other clients hold."""
+    spy = Spy()
+    run(tmp_path, plus(alpha=0.0), engine=spy)
+    assert not any(m.payload.tensors for _, m in spy.seen if m.kind in ("query", "peer_gradient", "exchange"))
+    refused = run(tmp_path / "b", plus(alpha=1.0, min_batch=10_000))  # asked, but never answered
+    assert same(run(tmp_path / "c", plus(alpha=0.0))[1], refused[1])
+
+
+def test_rebuilt_clients_and_worker_processes_give_the_same_bits(spied, tmp_path):
+    rebuilt = run(tmp_path / "a", plus(), engine=InProcess(rebuild_clients=True))
+    workers = run(tmp_path / "b", plus(), engine=WorkerProcesses(num_workers=2))
+    for results, weights, _ in (rebuilt, workers):
+        assert same(weights, spied[3])
+        assert results["test"] == spied[2]["test"] and results["bytes"] == spied[2]["bytes"]
+
+
+def test_the_encoder_does_not_reach_any_message_but_through_u(tmp_path):
+    """T10: another theta^e with the same U would change nothing. A peer's answer does not depend on its own generator."""
+    from fl_lightning.engine.client import ClientHalf, LocalSettings, Worker
+
+    datamodule = data()
+    datamodule.setup("fit")
+    settings = LocalSettings(run="r", seed=3, num_rounds=1, trainer_args={"accelerator": "cpu"})
+    half: ClientHalf = plus().client_half()
+    worker = Worker(LitModel(), half, dict(enumerate(datamodule.client_datamodules())), settings)
+
+    def ask(kind, client, tensors=None, **values):
+        reply = worker.handle(Message(kind, "r", 0, client, Payload(tensors or {}, values)))
+        assert reply.error is None, reply.error
+        return reply.payload
+
+    query = ask("query", 0)
+    question = {f"0/{n}": t for n, t in query.tensors.items()}
+    first = ask("peer_gradient", 1, question, num_nodes={"0": query.values["num_nodes"]})
+    ask("pretrain", 1)  # client 1's encoder, dGen and fGen are others now
+    second = ask("peer_gradient", 1, question, num_nodes={"0": query.values["num_nodes"]})
+    assert same(dict(first.tensors), dict(second.tensors))  # T9: and asking again changes nothing
+
+
+class Stop(Exception):
+    """Stands for a crash."""
+
+
+class Crashing(FedSagePlus):
+    """Ends the run in the given phase and step."""
+
+    at = ("exchange", 1)
+
+    def phases(self):
+        from dataclasses import replace
+
+        def step(phase):
+            def crash(federation, index):
+                if (phase.name, index) == self.at:
+                    raise Stop
+                return phase.step(federation, index)
+
+            return replace(phase, step=crash)
+
+        return [step(p) for p in super().phases()]
+
+
+@pytest.mark.parametrize("at", [("generator", 1), ("exchange", 2), ("mending", 0)])
+def test_resume_within_a_phase_gives_the_same_bits(spied, tmp_path, at):
+    strategy = plus()
+    strategy.__class__, strategy.at = Crashing, at
+    with pytest.raises(Stop):
+        run(tmp_path, strategy, name="crash")
+    results, weights, _ = run(tmp_path, plus(), ckpt_path="last", name="crash", force=True)
+    assert same(weights, spied[3])
+    assert results["bytes"] == spied[2]["bytes"]
+
+
+@pytest.mark.parametrize("mending", ["zero", "mean", "oracle", "none"])
+def test_controls_run_and_differ_from_the_generator(spied, tmp_path, mending):
+    results, weights, _ = run(tmp_path, plus(mending=mending))
+    assert results["failures"] == [] and not same(weights, spied[3])
+    if mending == "none":
+        assert same(weights, run(tmp_path / "plain", FedAvg())[1])
+
+
+def test_clients_that_cannot_hide_a_node_still_answer_and_join(tmp_path):
+    """A client of one node: no generator of its own, no failure, no hang."""
+    results, _, _ = run(tmp_path, plus(), datamodule=data(num_nodes=24, num_clients=8, partition="random"))
+    assert results["failures"] == []
+
+
+def test_figures_for_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trainer = FederatedTrainer(
+        num_rounds=1, strategy=plus(), seed=3, trainer={"accelerator": "cpu", "default_root_dir": str(tmp_path)}
+    )
+    trainer.fit(LitNodeClassifier(GraphSAGE(hidden_channels=8)), data())
+    events = EventAccumulator(str(trainer.run_dir), size_guidance={"images": 0, "scalars": 0}).Reload()
+    tags = events.Tags()
+    for name in ("train/count_loss", "train/feature_loss", "generator_error", "zero_error", "mean_error", "count_saturation"):
+        assert f"generator/{name}" in tags["scalars"], name
+    assert "exchange/missing_true_by_predicted" in tags["images"]
+    assert "mending/mended_degrees" in tags["histograms"]
+
+
+def test_without_diagnostics_no_figure_of_the_generator_leaves(tmp_path):
+    spy = Spy()
+    run(tmp_path, plus(diagnostics=False), engine=spy)
+    assert all(not m.payload.values for d, m in spy.seen if d == "up" and m.kind in ("pretrain", "exchange", "mend"))
+
+
+def test_other_data_modules_are_refused_in_yaml_names():
+    with pytest.raises(ValueError, match="mends subgraphs.*LightningDataModule.*ClientGraphDataModule"):
+        plus().check(LitModel(), [LightningDataModule()], None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("hide_portion", 1.0), ("mending", "magic"), ("min_batch", 0), ("alpha", -1.0), ("draws", 0)]
+)
+def test_impossible_options_are_refused(option, value):
+    with pytest.raises(ValueError, match=option):
+        FedSagePlus(**{option: value})
+
+
+def _generator() -> LitNeighGen:
+    generator = LitNeighGen(**GENERATOR, encoder=GraphSAGE(hidden_channels=8))
+    generator.build({"num_features": FEATURES, "num_classes": 3})
+    return generator
+
+
+def LitModel() -> LitNodeClassifier:
+    module = LitNodeClassifier(GraphSAGE(hidden_channels=8))
+    module.build({"num_features": FEATURES, "num_classes": 3})
+    return module
