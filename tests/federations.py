@@ -192,9 +192,10 @@ def clients(sizes=(10, 16, 24, 8), **options) -> list[Table]:
 
 
 def federate(root, module=None, data=None, trainer=None, **federation):
-    """Fit; returns the trainer. Without ``root`` nothing but a temporary folder is used."""
+    """Fit; returns the trainer. A class or function for ``module`` is called under a fixed seed."""
     torch.manual_seed(0)
-    module = Linear() if module is None else module
+    module = Linear if module is None else module
+    module = module if isinstance(module, L.LightningModule) else module()
     federation = {"num_rounds": 2, "strategy": FedAvg(), "seed": 0, **federation}
     root = {"default_root_dir": str(root)}
     fed = FederatedTrainer(trainer={**CPU, "logger": False, **root, **(trainer or {})}, **federation)

@@ -94,7 +94,6 @@ class WorkerProcesses(Engine):
             worker.done()
 
     def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
-        deadline = None if timeout is None else time.monotonic() + timeout
         queues: dict[int, list[Message]] = {}
         for request in requests:
             index = next(i for i, w in enumerate(self._workers) if request.client in w.clients)
@@ -106,8 +105,9 @@ class WorkerProcesses(Engine):
                     self._spawn(index)
                 except OSError as error:
                     yield from (_failed(r, str(error)) for r in queues.pop(index))
-                    continue
-            self._workers[index].send(queues[index][0])
+        deadline = None if timeout is None else time.monotonic() + timeout  # a new process's imports are no client's fault
+        for index, queue in queues.items():
+            self._workers[index].send(queue[0])
         while queues:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             handles = {h: i for i in queues for h in (self._workers[i].connection, self._workers[i].process.sentinel)}
