@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,11 @@ class FederatedCLI(LightningCLI):
             parser.add_argument("--html", type=str | None, default=None, help="Also write a self-contained page there.")
             parser.add_argument("--strict", action="store_true", help="Exit with code 1 if there is any finding.")
         return parser
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        with warnings.catch_warnings():            # `args` given in Python while sys.argv belongs to somebody else is fine
+            warnings.filterwarnings("ignore", ".*LightningCLI's args parameter.*")
+            super().parse_arguments(parser, args)
 
     def _set_seed(self) -> None:
         with quiet():  # Lightning would announce the seed
