@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import random
-import time
 import zipfile
 from pathlib import Path
 
@@ -200,17 +199,3 @@ def test_cache_runs_no_code_and_can_do_without_a_folder(tmp_path):
     blocked.write_text("")
     assert cached(blocked / "below", "key", lambda: {"x": np.arange(2)})["x"].tolist() == [0, 1]
     assert unpack_strings(pack_strings(["", "C", "é"])) == ["", "C", "é"] and unpack_strings(pack_strings([])) == []
-
-
-DATA = Path(__file__).parents[2].parent / "shared" / "data" / "moleculenet"
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="no ../shared/data beside the checkout")
-def test_tox21_is_featurised_in_seconds():
-    import pandas as pd
-
-    smiles = pd.read_csv(DATA / "tox21/raw/tox21.csv")["smiles"].tolist()
-    start = time.process_time()                                      # of one process: other load does not count
-    encoded = encode_table(smiles, num_workers=0)
-    assert time.process_time() - start < 20
-    assert len(encoded.reason) == 7831 and sum(map(bool, encoded.reason)) == 8
