@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning.engine.local import LocalTrainer, quiet
@@ -18,16 +20,22 @@ from fl_lightning.reporting.scores import summarise, versions
 
 
 def fit_centrally(
-    trainer: L.Trainer, module: L.LightningModule, datamodule: L.LightningDataModule, ckpt_path: str | None, name: str
+    trainer: L.Trainer,
+    module: L.LightningModule,
+    datamodule: L.LightningDataModule,
+    ckpt_path: str | None,
+    name: str,
+    trainer_args: Mapping[str, Any],
 ) -> tuple[dict[str, Any], Path]:
     """Fit on the undivided data, keep the best epoch by the validation metric, test it, write results.json.
 
     Args:
-        trainer: A stock Trainer.
+        trainer: A stock Trainer, without a logger.
         module: The module.
         datamodule: The data module; with ``client_datamodules()`` the model is also scored on each client's part.
         ckpt_path: A Lightning checkpoint to go on from.
         name: Name of the run's folder.
+        trainer_args: What the user gave for ``trainer:``; its logger, folder, accelerator and precision are used here.
 
     Returns:
         The content of results.json, and the run's folder.
@@ -41,8 +49,7 @@ def fit_centrally(
         with stream(seed, "initial weights"):
             module.build(schema)
     metric, mode = getattr(module, "monitor", "loss"), getattr(module, "monitor_mode", "min")
-    given = trainer.loggers if trainer.loggers and any(trainer.log_dir is None for _ in trainer.loggers) else None
-    folder = RunFolder(trainer.default_root_dir if trainer.default_root_dir != os.getcwd() else None, name, given)
+    folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"))
     trainer.loggers = folder.loggers
     best = ModelCheckpoint(folder.path / "checkpoints", monitor=f"val/{metric}", mode=mode, save_top_k=1)
     trainer.callbacks = trainer._callback_connector._reorder_callbacks([*trainer.callbacks, best])
@@ -50,9 +57,7 @@ def fit_centrally(
         trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)
         epochs = trainer.current_epoch
     trained = time.perf_counter() - begin
-    local = LocalTrainer(
-        module, {"accelerator": trainer.accelerator.__class__.__name__.removesuffix("Accelerator").lower()}
-    )
+    local = LocalTrainer(module, {key: trainer_args.get(key) for key in ("accelerator", "precision")})
     clients = list(datamodule.client_datamodules()) if hasattr(datamodule, "client_datamodules") else []
 
     def score() -> dict[str, Any]:
@@ -66,8 +71,6 @@ def fit_centrally(
     last = score()
     chosen, best_epoch = last, epochs - 1
     if best.best_model_path:
-        import torch
-
         content = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
         module.load_state_dict(content["state_dict"])
         best_epoch = int(content["epoch"])

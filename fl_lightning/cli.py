@@ -85,7 +85,7 @@ class FederatedCLI(LightningCLI):
         federation = self._get(self.config_init, "federation")
         if federation is None:
             with quiet():
-                return super().instantiate_trainer(**self._central_arguments(), **kwargs)
+                return super().instantiate_trainer(logger=False, **self._central_arguments(), **kwargs)
         if federation.name is None:
             federation.name = self.config_name
         return FederatedTrainer(
@@ -105,7 +105,12 @@ class FederatedCLI(LightningCLI):
             folder = self.trainer.run_dir
         else:
             results, folder = fit_centrally(
-                self.trainer, self.model, self.datamodule, ckpt_path, f"{self.config_name}_central"
+                self.trainer,
+                self.model,
+                self.datamodule,
+                ckpt_path,
+                f"{self.config_name}_central",
+                dict(self._get(self.config_init, "trainer")),
             )
         _say(score_lines(results))
         if folder is not None:
