@@ -34,10 +34,8 @@ def inspect_data(datamodule: Any, as_json: bool, html: str | None, say: Callable
     if as_json:
         say(json.dumps(report, allow_nan=False))
         return report["findings"]
-    labels = report.get("labels_per_client")
-    header = ["client", "size"] + ([f"class {c}" for c in range(len(labels[0]))] if labels else [])
-    rows = [[str(c), size, *(labels[c] if labels else [])] for c, size in enumerate(report["client_sizes"])]
-    for line in text_table(header, rows):
+    columns = client_columns(report)
+    for line in text_table(list(columns), list(zip(*columns.values(), strict=True))):
         say(line)
     for key, value in report.items():
         if isinstance(value, int | float | str):
@@ -47,3 +45,28 @@ def inspect_data(datamodule: Any, as_json: bool, html: str | None, say: Callable
         say(f"- {where}{f['message']} -> {f['remedy']}")
     say(f"{len(report['findings'])} finding(s)")
     return report["findings"]
+
+
+def client_columns(report: dict[str, Any]) -> dict[str, list[Any]]:
+    """Everything in a report that has one entry per client, as columns of a table."""
+    number = report["num_clients"]
+    columns: dict[str, list[Any]] = {"client": [str(c) for c in range(number)], "size": report["client_sizes"]}
+
+    def add(name: str, values: Any) -> None:
+        if not isinstance(values, list) or len(values) != number or name == "client_sizes":
+            return
+        if all(isinstance(v, list) and len(v) == len(values[0]) and len(v) <= 20 for v in values):
+            for index in range(len(values[0])):
+                columns[f"{name} {index}"] = [v[index] for v in values]
+        elif not any(isinstance(v, list | dict) for v in values):
+            columns[name.removeprefix("client_")] = values
+
+    for name, values in report.items():
+        if name in ("findings", "dropped_rows"):
+            continue
+        if isinstance(values, dict):
+            for part, inner in values.items():
+                add(f"{part}", inner)
+        else:
+            add({"labels": "class"}.get(name, name), values)
+    return columns
