@@ -33,9 +33,7 @@ def points(n: int, seed: int, features: int = 3) -> tuple[Tensor, Tensor]:
 class Table(L.LightningDataModule):
     """A client's table, built in ``setup`` as users do; validation and test data are optional."""
 
-    def __init__(
-        self, n: int, seed: int, batch_size: int | None = None, held_out: int = 8, shuffle: bool = True
-    ) -> None:
+    def __init__(self, n: int, seed: int, batch_size: int | None = None, held_out: int = 8, shuffle: bool = True) -> None:
         super().__init__()
         self.n, self.seed, self.batch_size, self.held_out, self.shuffle = n, seed, batch_size, held_out, shuffle
 

@@ -257,9 +257,7 @@ def test_the_federated_score_is_that_of_plain_counting(sage):
 def test_labels_of_validation_and_test_nodes_do_not_enter_training(tmp_path):
     weights = []
     for poison in (None, -1, 2):
-        data = SyntheticCitationDataModule(
-            num_nodes=120, num_classes=3, num_features=30, num_clients=3, blocks_per_class=2
-        )
+        data = SyntheticCitationDataModule(num_nodes=120, num_classes=3, num_features=30, num_clients=3, blocks_per_class=2)
         data.prepare_data()
         data.setup("fit")
         if poison is not None:

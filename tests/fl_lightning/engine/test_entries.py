@@ -81,9 +81,7 @@ def test_set_refuses_what_does_not_fit_and_changes_nothing_before():
     good = torch.zeros(4, 3)
     with pytest.raises(ValueError, match=r"does not have: tail\.weight\. It has: 0\.weight"):
         entries.set({"tail.weight": good})
-    with pytest.raises(
-        ValueError, match=r"`0\.weight` was received as float32\[3, 4\], the module has float32\[4, 3\]"
-    ):
+    with pytest.raises(ValueError, match=r"`0\.weight` was received as float32\[3, 4\], the module has float32\[4, 3\]"):
         entries.set({"0.weight": good.T})
     with pytest.raises(ValueError, match=r"`0\.bias` was received as float32\[4, 1\], the module has float32\[4\]"):
         entries.set({"0.bias": torch.zeros(4, 1)})

@@ -37,9 +37,7 @@ def table(n=10, seed=1, **options):
     return data
 
 
-@pytest.mark.parametrize(
-    ("args", "expected"), [({"max_steps": 3}, 3), ({"max_epochs": 2}, 10), ({"max_steps": 7}, 7), ({}, 5)]
-)
+@pytest.mark.parametrize(("args", "expected"), [({"max_steps": 3}, 3), ({"max_epochs": 2}, 10), ({"max_steps": 7}, 7), ({}, 5)])
 def test_local_work_counts_from_zero_in_every_fit(args, expected):
     module = Steps()
     local = LocalTrainer(module, {**ARGS, **args})

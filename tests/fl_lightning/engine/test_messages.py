@@ -55,7 +55,7 @@ def test_encode_and_decode_give_back_every_bit(entries, values):
     got = Message.decode(sent.encode())
     assert (got.kind, got.run, got.round, got.client, got.error) == ("fit", "run", 3, 1, None)
     assert dict(got.payload.values) == values
-    assert set(got.payload.tensors) == set(entries)
+    assert list(got.payload.tensors) == list(entries)
     for name, tensor in entries.items():
         received = got.payload.tensors[name]
         assert received.dtype == tensor.dtype and received.shape == tensor.shape

@@ -165,7 +165,5 @@ def test_clients_without_samples_are_no_part_of_the_mean():
 
 
 def test_unknown_weighting():
-    with pytest.raises(
-        ValueError, match="`federation.strategy.init_args.weighting` must be `uniform` or `num_samples`"
-    ):
+    with pytest.raises(ValueError, match="`federation.strategy.init_args.weighting` must be `uniform` or `num_samples`"):
         FedAvg(weighting="size")
