@@ -72,6 +72,7 @@ class Message:
             "client": self.client,
             "error": self.error,
             "values": dict(self.payload.values),
+            "names": list(self.payload.tensors),  # their order, which safetensors does not keep
         }
         head = _dump(header).encode()
         tensors = {name: _plain(name, tensor) for name, tensor in self.payload.tensors.items()}
@@ -83,7 +84,7 @@ class Message:
         (length,) = _HEADER.unpack_from(data)
         header = json.loads(data[_HEADER.size : _HEADER.size + length])
         tensors = safetensors.torch.load(data[_HEADER.size + length :])
-        payload = Payload(tensors, header.pop("values"))
+        payload = Payload({name: tensors[name] for name in header.pop("names")}, header.pop("values"))
         return Message(payload=payload, **header)
 
 
