@@ -1,4 +1,4 @@
-"""FederatedTrainer: federated ``fit``, ``validate``, ``test`` and ``predict`` over rounds, composed around ``lightning.Trainer``."""
+"""FederatedTrainer: federated ``fit``, ``validate``, ``test`` and ``predict`` over rounds, around ``lightning.Trainer``."""
 
 from __future__ import annotations
 
@@ -391,7 +391,8 @@ class _Run:
         for stage in stages:
             per_client = [replies[c].values[stage] if c in replies else None for c in self.clients]
             overall = self._evaluate_global(stage, round)
-            self._check_monitor(stage, [overall, *per_client])
+            if stage == "val":  # it chooses the best round; what a test does not log is undefined there
+                self._check_monitor(stage, [overall, *per_client])
             summaries[stage] = summarise(self.metric, self.mode, overall, per_client)
             if scalars is not None:
                 scalars |= {f"{stage}/{k}": v for k, v in (overall or {}).items()}

@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from fl_lightning.engine.reused_trainer import ReusedTrainer
 from fl_lightning.engine.seeds import stream
 
 QUIET = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities")
@@ -117,7 +118,7 @@ class LocalTrainer:
         with quiet():
             trainer = self._fresh_loops()
             trainer.limit_val_batches = self._limit_val_batches
-            with self._short_logging(trainer) as logged:
+            with self._short_logging(trainer) as logged, _all_data_on_every_rank(trainer):
                 results = self._guarded(
                     getattr(trainer, run), self.module, datamodule=self._reused(datamodule), verbose=False
                 )
@@ -130,7 +131,8 @@ class LocalTrainer:
             return None
         with quiet():
             trainer = self._fresh_loops()
-            return self._guarded(trainer.predict, self.module, datamodule=self._reused(datamodule))
+            with _all_data_on_every_rank(trainer):
+                return self._guarded(trainer.predict, self.module, datamodule=self._reused(datamodule))
 
     @contextmanager
     def _short_logging(self, trainer: L.Trainer) -> Iterator[dict[str, Tensor]]:
@@ -184,7 +186,7 @@ class LocalTrainer:
         args["enable_progress_bar"] = False
         if args.get("max_epochs") is None and args.get("max_steps", -1) == -1 and args.get("max_time") is None:
             args["max_epochs"] = 1
-        trainer = L.Trainer(callbacks=[self._optimizer_state], **args)
+        trainer = ReusedTrainer(callbacks=[self._optimizer_state], **args)
         self._limit_val_batches = trainer.limit_val_batches
         self._own_callbacks = list(trainer.callbacks)
         scaler = getattr(trainer.precision_plugin, "scaler", None)
@@ -197,6 +199,18 @@ class LocalTrainer:
         except BaseException:
             self._trainer = None  # a Trainer that was interrupted is in no state to be reused
             raise
+
+
+@contextmanager
+def _all_data_on_every_rank(trainer: L.Trainer) -> Iterator[None]:
+    """Under DDP, evaluate on all data in every process: scores are exactly those of one process (a DistributedSampler
+    repeats samples to make parts even), and every rank chooses the same best round, also if nothing is reduced."""
+    connector = trainer._accelerator_connector
+    kept, connector.use_distributed_sampler = connector.use_distributed_sampler, False
+    try:
+        yield
+    finally:
+        connector.use_distributed_sampler = kept
 
 
 class ReusedData(L.LightningDataModule):
@@ -275,12 +289,9 @@ class _OptimizerState(Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._check_binding(trainer.optimizers, module)
         known, states = self._fresh
-        if [id(o) for o in trainer.optimizers] == [
-            id(o) for o in known
-        ]:  # the module gives the same object every time:
-            for optimizer, state in zip(
-                known, states, strict=True
-            ):  # what the last client left in it is not this one's
+        if [id(o) for o in trainer.optimizers] == [id(o) for o in known]:
+            # The module gives the same object in every fit: what the last client left in it is not this one's.
+            for optimizer, state in zip(known, states, strict=True):
                 optimizer.load_state_dict(state)
         else:
             self._fresh = list(trainer.optimizers), [copy.deepcopy(o.state_dict()) for o in trainer.optimizers]

@@ -1,0 +1,61 @@
+"""ReusedTrainer: a ``lightning.Trainer`` for many short runs, which does once what cannot differ from run to run.
+
+The first ``fit``, ``validate`` and ``test`` are stock. Later ones, on one CPU device, leave out of ``Trainer._run`` (Lightning
+2.6) what has no effect there: verifying the same module's hooks again, installing signal handlers, moving the module to the
+device it is on and back, and asking for a checkpoint to load. All hooks are called as ever, loaders, optimisers and loops
+are set up as ever, and random numbers are drawn as ever: a run gives the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
+
+
+class ReusedTrainer(L.Trainer):
+    """See the top of this file; arguments as for ``lightning.Trainer``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._verified: set[tuple[int, TrainerFn]] = set()
+        self._can_be_short = (
+            type(self.strategy) is SingleDeviceStrategy
+            and self.strategy.root_device == torch.device("cpu")
+            and isinstance(self.profiler, PassThroughProfiler)
+        )
+
+    def _run(self, model: L.LightningModule, ckpt_path: Any = None, weights_only: bool | None = None) -> Any:
+        run = (id(model), self.state.fn)
+        if not (self._can_be_short and run in self._verified and ckpt_path is None):
+            result = super()._run(model, ckpt_path, weights_only)
+            self._verified.add(run)
+            return result
+        is_fit = self.state.fn == TrainerFn.FITTING
+        self.strategy.connect(model)
+        self._callback_connector._attach_model_callbacks()
+        self._callback_connector._attach_model_logging_functions()
+        call._call_setup_hook(self)
+        self._logger_connector.reset_results()
+        self._logger_connector.reset_metrics()
+        if is_fit:
+            self.strategy.setup_optimizers(self)
+        self.strategy.setup_precision_plugin()
+        if is_fit:
+            call._call_callback_hooks(self, "on_fit_start")
+            call._call_lightning_module_hook(self, "on_fit_start")
+        result = self._run_stage()
+        self._active_loop.teardown()
+        self._logger_connector.teardown()
+        if is_fit:
+            call._call_callback_hooks(self, "on_fit_end")
+            call._call_lightning_module_hook(self, "on_fit_end")
+        call._call_teardown_hook(self)
+        self.state.status = TrainerStatus.FINISHED
+        self.state.stage = None
+        return result
