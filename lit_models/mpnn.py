@@ -31,24 +31,20 @@ def gru_step(gru: nn.GRU, message: Tensor, hidden: Tensor) -> Tensor:
     return torch.lerp(new, hidden, update)
 
 
-LSTMState = list[tuple[Tensor, Tensor]]
+def lstm_step(layers: list[tuple[Tensor, Tensor]], rows: Tensor, state: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """One step of a stacked LSTM for rows [B, I]; replaces each layer's (h, c) [B, H] in ``state``, returns the last h.
 
-
-def lstm_step(lstm: nn.LSTM, rows: Tensor, state: LSTMState | None) -> tuple[Tensor, LSTMState]:
-    """One step of a stacked ``nn.LSTM`` for rows [B, I]. ``state``: (h, c) [B, H] of each layer; ``None``: zeros."""
-    new_state = []
-    for layer in range(lstm.num_layers):
-        w_ih, w_hh = getattr(lstm, f"weight_ih_l{layer}"), getattr(lstm, f"weight_hh_l{layer}")
-        b_ih, b_hh = getattr(lstm, f"bias_ih_l{layer}"), getattr(lstm, f"bias_hh_l{layer}")
-        gates = F.linear(rows, w_ih, b_ih)
-        gates = gates + (b_hh if state is None else F.linear(state[layer][0], w_hh, b_hh))
-        gate_i, gate_f, cell, gate_o = gates.chunk(4, dim=1)
-        cell = torch.sigmoid(gate_i) * torch.tanh(cell)
-        if state is not None:
-            cell = torch.addcmul(cell, torch.sigmoid(gate_f), state[layer][1])
-        rows = torch.sigmoid(gate_o) * torch.tanh(cell)
-        new_state.append((rows, cell))
-    return rows, new_state
+    Args:
+        layers: Per layer ``[W_ih, W_hh]`` [4 H, I + H] and ``b_ih + b_hh`` [4 H], gates in ``nn.LSTM``'s order.
+    """
+    for layer, (weight, bias) in enumerate(layers):
+        hidden, cell = state[layer]
+        gates = F.linear(torch.cat([rows, hidden], dim=1), weight, bias)
+        gate_i, gate_f, _, gate_o = torch.sigmoid(gates).chunk(4, dim=1)
+        cell = torch.addcmul(gate_i * torch.tanh(gates.chunk(4, dim=1)[2]), gate_f, cell)
+        rows = gate_o * torch.tanh(cell)
+        state[layer] = rows, cell
+    return rows
 
 
 class Set2Set(nn.Module):
@@ -67,20 +63,25 @@ class Set2Set(nn.Module):
     def forward(self, x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         """A graph without atoms gets zeros for the second half."""
         to_graph = RowSum.gather(batch, num_graphs).T
-        # q*_0 = 0, so the first query is the same for every graph: one row is enough.
-        query, state = lstm_step(self.lstm, x.new_zeros(1, 2 * self.in_channels), None)
-        query = query.expand(num_graphs, -1)
-        query_star = query
-        state = [(h.expand(num_graphs, -1), c.expand(num_graphs, -1)) for h, c in state]
+        layers = self._layers()
+        zero = x.new_zeros(1, self.in_channels)  # nothing is read yet: the first query is the same for every graph
+        query_star, state = x.new_zeros(1, 2 * self.in_channels), [(zero, zero)] * len(layers)
         for step in range(self.processing_steps):
-            if step:
-                query, state = lstm_step(self.lstm, query_star, state)
+            query = lstm_step(layers, query_star, state)
+            if step == 0:
+                query = query.expand(num_graphs, -1)
+                state = [(h.expand(num_graphs, -1), c.expand(num_graphs, -1)) for h, c in state]
             energy = (x * to_graph.T(query)).sum(1)
             top = energy.new_full((num_graphs,), -torch.inf).scatter_reduce(0, batch, energy.detach(), "amax")
             weight = torch.exp(energy - top[batch]).unsqueeze(1)
             read = to_graph(torch.cat([weight * x, weight], dim=1))
             query_star = torch.cat([query, read[:, :-1] / (read[:, -1:] + 1e-16)], dim=1)
         return query_star
+
+    def _layers(self) -> list[tuple[Tensor, Tensor]]:
+        lstm = self.lstm
+        return [(torch.cat([getattr(lstm, f"weight_ih_l{k}"), getattr(lstm, f"weight_hh_l{k}")], dim=1),
+                 getattr(lstm, f"bias_ih_l{k}") + getattr(lstm, f"bias_hh_l{k}")) for k in range(lstm.num_layers)]
 
 
 class MPNN(MoleculeEncoder):

@@ -6,7 +6,7 @@ from molecule_samples import SMILES, batch_of, generated_smiles, molecule
 from torch import nn
 from torch_geometric.nn import NNConv
 
-from lit_models.fast_nnconv import FastNNConv, bond_groups
+from lit_models.fast_nnconv import FastNNConv, bond_groups, grouped_matmul
 
 
 def edge_network(width: int = 13, out: int = 64, hidden: int = 16) -> nn.Module:
@@ -86,6 +86,17 @@ def test_groups_of_one_molecule_by_hand():
     groups = bond_groups(data.edge_index, data.edge_attr, 3, data.edge_type)
     assert groups.sizes == (3, 3)  # (bond, C), (bond, C), (bond, O) and three self-loops
     assert torch.equal(data.edge_attr[groups.representative], data.edge_attr[[0, 4]])
+
+
+def test_grouped_matmul_and_its_derivatives():
+    torch.manual_seed(0)
+    x, weights = torch.randn(6, 2, dtype=torch.float64), torch.randn(3, 2, 4, dtype=torch.float64)
+    sizes = (1, 3, 2)
+    expected = torch.stack([row @ weights[k] for row, k in zip(x, [0, 1, 1, 1, 2, 2], strict=True)])
+    torch.testing.assert_close(grouped_matmul(x, weights, sizes), expected)
+    inputs = (x.requires_grad_(), weights.requires_grad_())
+    assert torch.autograd.gradcheck(lambda a, b: grouped_matmul(a, b, sizes), inputs)
+    assert torch.autograd.gradgradcheck(lambda a, b: grouped_matmul(a, b, sizes), inputs)
 
 
 def test_no_edges_no_atoms_and_isolated_atoms():
