@@ -108,6 +108,12 @@ class LitGraphModule(LightningModule):
         self.schema: dict[str, int | str] | None = None
         self._train_loss: list[Tensor] = []
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":  # set twice a hook by Lightning; nn.Module would search its parameters for it
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     # ---- building -------------------------------------------------------------------------------------------------
 
     def build(self, schema: Schema) -> None:
