@@ -1,9 +1,14 @@
 """Quiet, seeded tests; `federations.py` beside this file holds the small generated federations."""
 
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
+
+# pytest puts this folder first on the path, where `fl_lightning/`, without `__init__.py`, would hide the package.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 @pytest.fixture(autouse=True)

@@ -80,6 +80,7 @@ def test_no_assert_and_no_print_for_users():
 def test_three_top_level_packages_are_installed():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
+    assert "jsonargparse[signatures]" in setup["options"]["install_requires"]  # LightningCLI does not say that it needs it
     include = setup["options.packages.find"]["include"].split()
     found = find_packages(str(ROOT), include=include)
     assert {name.split(".")[0] for name in found} == set(PACKAGES)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ddp_script
 import pytest
 
 HERE = Path(__file__).resolve().parent
@@ -14,26 +15,22 @@ HERE = Path(__file__).resolve().parent
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What ``{devices: [rank 0, rank 1]}`` of one and of two processes say."""
-    found = {}
+    roots = {devices: tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)}
     env = {k: v for k, v in os.environ.items() if k not in ("PL_GLOBAL_SEED", "LOCAL_RANK", "NODE_RANK")}
     env |= {"PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE.parents[1]))), "OMP_NUM_THREADS": "1"}
-    processes = {}
-    for devices in (1, 2):
-        root = tmp_path_factory.mktemp(f"devices{devices}")
-        command = [sys.executable, str(HERE / "ddp_script.py"), str(root), str(devices)]
-        processes[devices] = (
-            root,
-            subprocess.Popen(command, env=env, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True),
-        )
-    for devices, (root, process) in processes.items():
-        try:
-            output = process.communicate(timeout=240)[0]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output = process.communicate()[0]
-        assert process.returncode == 0, output
-        found[devices] = root, [json.loads((root / f"rank_{r}.json").read_text()) for r in range(devices)]
-    return found
+    command = [sys.executable, str(HERE / "ddp_script.py"), str(roots[2]), "2"]
+    process = subprocess.Popen(command, env=env, cwd=roots[2], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    ddp_script.main(roots[1], 1)
+    try:
+        output = process.communicate(timeout=240)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output = process.communicate()[0]
+    assert process.returncode == 0, output
+    return {
+        devices: (root, [json.loads((root / f"rank_{r}.json").read_text()) for r in range(devices)])
+        for devices, root in roots.items()
+    }
 
 
 def test_two_processes_give_the_result_of_one(ranks):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,7 @@ def killed(tmp_path_factory):
     torn = run_dir / "checkpoints" / ".writing_round_00002"  # as if it had died while writing
     torn.mkdir()
     (torn / "server.pt").write_bytes(b"half")
+    time.sleep(1.1)  # TensorBoard orders files by the second in which they were begun
     resumed = run(root, str(orders), ckpt_path="last")
     assert resumed.run_dir == run_dir
     return straight, resumed
