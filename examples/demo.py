@@ -36,12 +36,12 @@ def fit(arguments: list[str]) -> tuple[dict, Path]:
 
 
 def row(name: str, results: dict) -> list:
-    """Scores on the server's test nodes and on the clients' own, with the megabytes that models cost on the wire."""
+    """Scores on the server's test nodes and on the clients' own, and the megabytes of all messages."""
     test = results["test"]
     each = [score for score in test["each_on_global"] or [] if score is not None]
     on_global = sum(each) / len(each) if each else test["global"]
-    megabytes = (results["bytes"]["up"] + results["bytes"]["down"]) / 1e6
-    return [name, on_global, test["mean"], test["worst"], f"{megabytes:.1f}"]
+    sent = results["bytes"]["up"] + results["bytes"]["down"]  # central: no model is sent, but all data were
+    return [name, on_global, test["mean"], test["worst"], f"{sent / 1e6:.1f}" if sent else None]
 
 
 def main(arguments: list[str] | None = None) -> None:
