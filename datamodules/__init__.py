@@ -3,6 +3,8 @@
 from datamodules.citation import SyntheticCitationDataModule
 from datamodules.datasets import AmazonDataModule, CoauthorDataModule, PlanetoidDataModule
 from datamodules.graph import ClientGraphDataModule, GraphDataModule
+from datamodules.impairing import ImpairedDataModule, impair
+from datamodules.mending import constant_features, cross_neighbours, mend
 from datamodules.molecules import (
     ChEMBLDataModule,
     ClientMoleculeDataModule,
@@ -20,12 +22,17 @@ __all__ = [
     "ClientMoleculeDataModule",
     "CoauthorDataModule",
     "GraphDataModule",
+    "ImpairedDataModule",
     "MoleculeDataModule",
     "MoleculeNetDataModule",
     "PlanetoidDataModule",
     "PlantedDataModule",
     "QM9DataModule",
     "SyntheticCitationDataModule",
+    "constant_features",
+    "cross_neighbours",
+    "impair",
     "lost_edges",
+    "mend",
     "subgraph_of",
 ]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Data
 
 from datamodules.seeds import generator
@@ -95,6 +95,19 @@ def _to_csr(row: Tensor, column: Tensor, num_rows: int) -> tuple[Tensor, Tensor]
     return row_pointers(row, num_rows), column[order]
 
 
+class _Draws(Dataset):
+    """Impaired graphs, each made when it is asked for: a hundred of them at once would fill the memory."""
+
+    def __init__(self, data: Data, hide_portion: float, seed: int, holdout: float, draws: range) -> None:
+        self.arguments, self.draws = (data, hide_portion, seed, holdout), draws
+
+    def __len__(self) -> int:
+        return len(self.draws)
+
+    def __getitem__(self, position: int) -> Data:
+        return impair(*self.arguments, draw=self.draws[position])
+
+
 class ImpairedDataModule(LightningDataModule):
     """Impaired versions of one client's graph, for NeighGen under a stock ``Trainer``: one draw a step.
 
@@ -102,35 +115,39 @@ class ImpairedDataModule(LightningDataModule):
         client: A data module with ``data`` (the client's graph) and ``schema``, for example a `ClientGraphDataModule`.
         hide_portion: h.
         draws: Number of draws, in turn; an epoch shows each once. ``1`` is one fixed impairment.
-        holdout: As in `impair`; validation is on the first draw.
+        holdout: As in `impair`; validation is on draw 0.
         seed: Seed of the draws.
+        first_draw: Number of the first draw, so that each of several fits sees new ones.
     """
 
     def __init__(
-        self, client: Any, hide_portion: float = 0.15, draws: int = 20, holdout: float = 0.1, seed: int = 0
+        self,
+        client: Any,
+        hide_portion: float = 0.15,
+        draws: int = 50,
+        holdout: float = 0.1,
+        seed: int = 0,
+        first_draw: int = 0,
     ) -> None:
         super().__init__()
         if draws < 1:
             raise ValueError(f"`draws: {draws}` must be at least 1.")
         self.client, self.hide_portion, self.draws, self.holdout, self.seed = client, hide_portion, draws, holdout, seed
-        self._graphs: list[Data] | None = None
+        self.first_draw = first_draw
+        self._loaders: dict[range, DataLoader] = {}
 
     @property
     def schema(self) -> dict[str, int | str]:
         return self.client.schema
 
-    def setup(self, stage: str | None = None) -> None:
-        if self._graphs is None:
-            self._graphs = [
-                impair(self.client.data, self.hide_portion, self.seed, self.holdout, draw) for draw in range(self.draws)
-            ]
-
     def train_dataloader(self) -> DataLoader:
-        return self._loader(self.draws)
+        return self._loader(range(self.first_draw, self.first_draw + self.draws))
 
     def val_dataloader(self) -> DataLoader:
-        return self._loader(1)
+        return self._loader(range(1))
 
-    def _loader(self, number: int) -> DataLoader:
-        self.setup()
-        return DataLoader(self._graphs[:number], batch_size=None, num_workers=0)
+    def _loader(self, draws: range) -> DataLoader:
+        if draws not in self._loaders:
+            dataset = _Draws(self.client.data, self.hide_portion, self.seed, self.holdout, draws)
+            self._loaders[draws] = DataLoader(dataset, batch_size=None, num_workers=0)
+        return self._loaders[draws]

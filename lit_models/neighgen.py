@@ -1,12 +1,13 @@
 r"""NeighGen, the missing-neighbour generator of FedSage+: client side.
 
-z_v  = s H^e(x, E)_v                          a K-layer GraphSAGE; never leaves the client     LitNeighGen.embed
+z_v  = r (H^e(x, E)_v - m) / ||.||            a K-layer GraphSAGE; never leaves the client     LitNeighGen.embed
 ñ_v  = softplus(w z_v + b)                    dGen, how many neighbours v misses               CountGenerator
 x̃_v  = R(sigma(MLP(z_v + eps)), k_v)          fGen: P candidates, of which R draws k_v         FeatureGenerator
 L^n  = lambda_d L^d + lambda_f L^f + lambda_c L^c                                              training_step
 
 eps ~ N(0, I). L^d and L^f: `lit_models.neighgen_losses`. L^c: cross entropy of a local classifier on the mended
-impaired graph. The constant s gives z unit variance at the start: it would start near 0.05, drowned by eps.
+impaired graph. GraphSAGE's normalisation of z fixes how much of a node fGen can tell from eps: free to grow, z lets it
+learn the targets by heart; as it starts (near 0.05) eps drowns it. m is the mean of H^e at the start.
 
 Phase 1, local: all of it trains on impaired graphs (``datamodules.impairing``), under a stock ``Trainer``.
 Phase 2, federated: encoder and dGen are frozen. Client i asks each other client j for g_{j->i} (`peer_gradient`) and
@@ -45,12 +46,13 @@ from lit_models.neighgen_losses import (
     slot_ranks,
     train_counts,
 )
+from lit_models.neighgen_start import mean_features, start_at_topics
 from lit_models.sparse import is_sparse, remember
 
 Gradient = dict[str, Tensor]
 PROFILES = ("seed", "paper", "balanced")
 
-neighgen_optimizer: OptimizerCallable = partial(torch.optim.Adam, lr=1e-3, weight_decay=1e-4)
+neighgen_optimizer: OptimizerCallable = partial(torch.optim.Adam, lr=1e-3)
 
 
 class Query(NamedTuple):
@@ -89,10 +91,13 @@ class LitNeighGen(LitGraphModule):
         encoder: H^e; default GraphSAGE with 64 hidden units and dropout 0.5.
         embedding_channels: d_z.
         num_slots: P, the most neighbours that a node can get.
-        hidden_channels: Hidden widths of fGen. The official code has ``[256, 2048]``: 61 MB a message on Cora.
-        feature_range: ``tanh``, ``sigmoid``, ``relu`` or ``identity``; see `FeatureGenerator`.
+        hidden_channels: Hidden widths of fGen; the last is the rank of what it can say, and sets the size of a message
+            (Cora: 1 MB; 61 MB for the official ``[256, 2048]``).
+        feature_range: ``sigmoid`` for features in [0, 1], ``tanh`` in [-1, 1], ``relu`` >= 0, or ``identity``.
         count_activation: ``softplus`` or ``relu``; see `CountGenerator`.
-        calibrate: Start ñ near mean(n_v), x̃ near the mean feature vector and z at unit variance, from the first batch.
+        calibrate: Start ñ at mean(n_v), x̃ near the mean feature vector, a GraphSAGE encoder at the principal directions
+            of the features and m at the mean of H^e, from the first batch.
+        embedding_norm: r, the length of z_v; ``None`` leaves z as it comes.
         profile: ``seed`` (lambda_d, lambda_f, lambda_c = 1, 1, 0), ``paper`` (1, 1, 1) or ``balanced`` (1, 1/F, 0).
         lambda_d: Weight of L^d; default: that of the profile.
         lambda_f: Weight of L^f, local and cross; default: that of the profile.
@@ -103,7 +108,8 @@ class LitNeighGen(LitGraphModule):
         dropout: In fGen, in phase 1 only.
         max_rows: Nodes whose neighbours are generated in one step, drawn at random; default all. Bounds the cost of a
             step on large graphs; the loss is then an unbiased estimate.
-        optimizer: Callable ``parameters -> Optimizer``; Adam, lr 1e-3, weight decay 1e-4.
+        optimizer: Callable ``parameters -> Optimizer``; Adam, lr 1e-3. Weight decay stops learning where features are
+            small (PubMed's TF-IDF).
     """
 
     monitor = "generator_error"
@@ -116,10 +122,11 @@ class LitNeighGen(LitGraphModule):
         encoder: nn.Module | None = None,
         embedding_channels: int = 128,
         num_slots: int = 5,
-        hidden_channels: tuple[int, ...] | list[int] = (256, 256),
-        feature_range: str = "tanh",
+        hidden_channels: tuple[int, ...] | list[int] = (128, 32),
+        feature_range: str = "sigmoid",
         count_activation: Literal["softplus", "relu"] = "softplus",
         calibrate: bool = True,
+        embedding_norm: float | None = 8.0,
         profile: Literal["seed", "paper", "balanced"] = "seed",
         lambda_d: float | None = None,
         lambda_f: float | None = None,
@@ -149,7 +156,7 @@ class LitNeighGen(LitGraphModule):
         self.count_activation, self.calibrate = count_activation, calibrate
         self.profile, self._lambdas = profile, (lambda_d, lambda_f, lambda_c)
         self.count_beta, self.train_count, self.sampler = count_beta, train_count, sampler
-        self.dropout, self.max_rows = dropout, max_rows
+        self.dropout, self.max_rows, self.embedding_norm = dropout, max_rows, embedding_norm
         self._terms: list[dict[str, Tensor]] = []
 
     def build_layers(self, schema: dict[str, int | str]) -> None:
@@ -168,14 +175,15 @@ class LitNeighGen(LitGraphModule):
         if self.lambda_c > 0:
             self.classifier = GraphSAGE(hidden_channels=64, num_layers=2, dropout=0.5)
             self.classifier.build(num_features, int(schema["num_classes"]))
-        self.register_buffer("z_scale", torch.tensor(1.0))
-        self.register_buffer("started", torch.tensor(not self.calibrate))
+        self.register_buffer("z_shift", torch.zeros(self.embedding_channels))
+        self.register_buffer("started", torch.tensor(False))
 
     # ---- the generator ----------------------------------------------------------------------------------------------
 
     def embed(self, batch: Any) -> Tensor:
         """z_v of all nodes, shape ``(N, d_z)``."""
-        return self.z_scale * self.encoder(batch.x, batch.edge_index)
+        z = self.encoder(batch.x, batch.edge_index) - self.z_shift
+        return z if self.embedding_norm is None else self.embedding_norm * F.normalize(z, dim=-1)
 
     @torch.no_grad()
     def _embed_eval(self, batch: Any) -> Tensor:
@@ -208,16 +216,40 @@ class LitNeighGen(LitGraphModule):
         features, owner = self.fgen(u, slots)
         return counts.cpu(), features[torch.argsort(owner, stable=True)].cpu()
 
+    @torch.no_grad()
     def start(self, batch: Any) -> None:
-        """Calibrate dGen, fGen and the scale of z on a first batch; once, before the first step."""
-        if not bool(self.started):
-            spread = self._embed_eval(batch).std(0, correction=0).mean()
-            if bool(spread > 0):
-                self.z_scale.div_(spread)
-            known = batch.missing_count[batch.count_mask].float()
-            self.dgen.start_at(float(known.mean()) if len(known) else 0.0)
-            self.fgen.start_at(mean_features(batch.x))
-            self.started.fill_(True)
+        """Check the features and calibrate on a first batch; once, before the first step.
+
+        Raises:
+            ValueError: Features are not finite, or outside what ``feature_range`` can generate.
+        """
+        if bool(self.started):
+            return
+        self._check_features(batch)
+        self.started.fill_(True)
+        if not self.calibrate:
+            return
+        if isinstance(self.encoder, GraphSAGE) and self.encoder.num_layers > 1:
+            start_at_topics(self.encoder, batch.x)
+        mode = self.encoder.training
+        self.z_shift.copy_(self.encoder.eval()(batch.x, batch.edge_index).mean(0))
+        self.encoder.train(mode)
+        known = batch.missing_count[batch.count_mask].float()
+        self.dgen.start_at(float(known.mean()) if len(known) else 0.0)
+        self.fgen.start_at(mean_features(batch.x))
+
+    def _check_features(self, batch: Any) -> None:
+        values = torch.cat([(batch.x.values() if is_sparse(batch.x) else batch.x).flatten(), batch.hidden_x.flatten()])
+        if not bool(torch.isfinite(values).all()):
+            raise ValueError("NeighGen needs finite features, but some are NaN or infinite; clean `x` first.")
+        low, high = {"sigmoid": (0, 1), "tanh": (-1, 1), "relu": (0, torch.inf)}.get(
+            self.feature_range, (-torch.inf, torch.inf)
+        )
+        if bool(((values < low) | (values > high)).any()):
+            raise ValueError(
+                f"Features go from {float(values.min()):g} to {float(values.max()):g}, but `feature_range: "
+                f"{self.feature_range}` of LitNeighGen generates {low} to {high} only. Use `feature_range: identity`."
+            )
 
     # ---- phase 1: local training ------------------------------------------------------------------------------------
 
@@ -416,14 +448,6 @@ class LitNeighGen(LitGraphModule):
         order = torch.randperm(len(rows)) if rng is None else torch.from_numpy(rng.permutation(len(rows)))
         chosen = order[: self.max_rows].sort().values.to(rows.device)
         return rows[chosen], max(1, round(num_nodes * self.max_rows / len(rows)))
-
-
-def mean_features(x: Tensor) -> Tensor:
-    """Mean row of dense or sparse CSR features, shape ``(F,)``."""
-    if not is_sparse(x):
-        return x.mean(0)
-    total = torch.zeros(x.shape[1], dtype=x.dtype, device=x.device)
-    return total.index_add_(0, x.col_indices(), x.values()) / x.shape[0]
 
 
 def _private_key(batch: Any, seed: int) -> int:

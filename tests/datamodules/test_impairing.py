@@ -119,8 +119,13 @@ def test_data_module_cycles_through_the_draws():
 
     module = ImpairedDataModule(Client(), hide_portion=0.34, draws=4, holdout=0.5)
     batches = list(module.train_dataloader())
-    assert len(batches) == 4 and all(a is b for a, b in zip(batches, module.train_dataloader(), strict=True))
-    assert list(module.val_dataloader()) == batches[:1] and module.schema["num_classes"] == 3
+    expected = [impair(GAMMA, 0.34, 0, 0.5, draw).hidden_id.tolist() for draw in range(6)]
+    assert [batch.hidden_id.tolist() for batch in batches] == expected[:4]
+    assert [batch.hidden_id.tolist() for batch in module.val_dataloader()] == expected[:1]
+    assert module.schema["num_classes"] == 3 and module.train_dataloader() is module.train_dataloader()
+    later = ImpairedDataModule(Client(), hide_portion=0.34, draws=2, holdout=0.5, first_draw=4)
+    assert [batch.hidden_id.tolist() for batch in later.train_dataloader()] == expected[4:]
+    assert [batch.hidden_id.tolist() for batch in later.val_dataloader()] == expected[:1]
     with pytest.raises(ValueError, match="`draws: 0` must be at least 1"):
         ImpairedDataModule(Client(), draws=0)
 

@@ -14,9 +14,11 @@ from torch_geometric.data import Data
 
 from datamodules.impairing import ImpairedDataModule, impair
 from datamodules.mending import mend
+from lit_models.encoders import GraphSAGE
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen_generators import CountGenerator, FeatureGenerator, attach, peer_gradient
 from lit_models.neighgen_losses import draw_slots, train_counts
+from lit_models.neighgen_start import principal_directions
 
 SCHEMA = {"num_features": 6, "num_classes": 3}
 SGD = lambda parameters: torch.optim.SGD(parameters, lr=0.1)  # noqa: E731
@@ -42,7 +44,8 @@ def random_graph(num_nodes=40, seed=0, probability=0.15, sparse=False):
 
 def neighgen(seed=0, **options):
     torch.manual_seed(seed)
-    module = LitNeighGen(**({"embedding_channels": 8, "num_slots": 3, "hidden_channels": [10, 10]} | options))
+    small = {"embedding_channels": 8, "num_slots": 3, "hidden_channels": [10, 10], "feature_range": "tanh"}
+    module = LitNeighGen(**(small | options))
     module.build(SCHEMA)
     return module
 
@@ -57,7 +60,8 @@ def started(**options):
     """Some nodes have a predicted count of 0 although they miss neighbours: they are in the local term alone."""
     module, batch = neighgen(**options), impair(random_graph(), 0.3, 0)
     module.start(batch)
-    module.dgen.linear.bias.data -= 2.4
+    torch.nn.init.normal_(module.dgen.linear.weight, std=0.1)
+    module.dgen.linear.bias.data -= 1.0
     module.freeze()
     return module, batch
 
@@ -119,15 +123,42 @@ def test_calibration():
     batch = impair(random_graph(), 0.3, 0)
     module = neighgen(feature_range="identity")
     module.start(batch)
-    z = module._embed_eval(batch)
-    assert z.std(0, correction=0).mean().item() == pytest.approx(1.0, abs=1e-4)
+    torch.testing.assert_close(module._embed_eval(batch).norm(dim=1), torch.full((28,), 8.0))
+    torch.testing.assert_close(module(batch), torch.full((28,), float(batch.missing_count.float().mean())))
     weights = {name: value.clone() for name, value in module.state_dict().items()}
     module.start(impair(random_graph(seed=5), 0.3, 0))  # only the first batch counts
     assert same(weights, module.state_dict())
     off = neighgen(calibrate=False)
     before = {name: value.clone() for name, value in off.state_dict().items()}
     off.start(batch)
-    assert same(before, off.state_dict()) and float(off.z_scale) == 1.0
+    assert same(before | {"started": torch.tensor(True)}, off.state_dict())
+    raw = neighgen(calibrate=False, embedding_norm=None).eval()
+    torch.testing.assert_close(raw.embed(batch), raw.encoder(batch.x, batch.edge_index))
+
+
+def test_principal_directions_are_those_of_the_svd():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 5, generator=generator) * torch.tensor([5.0, 4.0, 0.5, 0.4, 0.3]) + 2.0
+    x[x < 1] = 0
+    expected = torch.linalg.svd(x - x.mean(0))[2][:2]
+    for stored in (x, x.to_sparse_csr()):
+        found = principal_directions(stored, 2, iterations=60)
+        torch.testing.assert_close(found @ found.T, torch.eye(2), atol=1e-5, rtol=0)
+        torch.testing.assert_close(found.T @ found, expected.T @ expected, atol=1e-3, rtol=0)
+    assert principal_directions(x[:2], 4).shape == (1, 5) and principal_directions(x[:1], 4).shape == (0, 5)
+
+
+def test_encoder_starts_at_topics():
+    batch = impair(random_graph(), 0.3, 0)
+    module = neighgen(encoder=GraphSAGE(hidden_channels=4, dropout=0.0))
+    module.start(batch)
+    directions = principal_directions(batch.x, 2)
+    mean, scores = batch.x.mean(0), (batch.x - batch.x.mean(0)) @ directions.T
+    adjacency = torch.zeros(28, 28).index_put((batch.edge_index[1], batch.edge_index[0]), torch.tensor(1.0))
+    neighbours = adjacency @ batch.x / adjacency.sum(1, keepdim=True).clamp(min=1)
+    signed = (batch.x + neighbours - 2 * mean) @ directions.T / scores.std(0, correction=0).mean()
+    found = module.encoder.embed(batch.x, batch.edge_index)
+    torch.testing.assert_close(found, torch.cat([signed, -signed], dim=1).relu(), atol=1e-4, rtol=1e-4)
 
 
 # ---- phase 1 --------------------------------------------------------------------------------------------------------
@@ -137,7 +168,7 @@ def test_who_learns_from_which_loss():
     """θ^d learns from L^d alone, θ^f from L^f alone; all weights are registered (bug 9)."""
     batch = impair(random_graph(), 0.3, 0)
     for lambdas, learns in (((1.0, 0.0), {"dgen": True, "fgen": False}), ((0.0, 1.0), {"dgen": False, "fgen": True})):
-        module = neighgen(lambda_d=lambdas[0], lambda_f=lambdas[1])
+        module = neighgen(lambda_d=lambdas[0], lambda_f=lambdas[1], calibrate=False)
         module.training_step(batch, 0).backward()
         for name, expected in (learns | {"encoder": True}).items():
             total = sum(p.grad.abs().sum() for p in getattr(module, name).parameters() if p.grad is not None)
@@ -540,11 +571,15 @@ def test_edge_cases_are_finite(name, profile):
     module.exchange_step(batch, query, None, module.exchange_optimizer())
 
 
-def test_nan_features_are_an_error():
+def test_features_that_cannot_be_generated_are_an_error():
     batch = impair(random_graph(), 0.3, 0)
+    batch.hidden_x[0, 0] = 3.0
+    with pytest.raises(ValueError, match="go from 0 to 3, but `feature_range: sigmoid` .* `feature_range: identity`"):
+        neighgen(feature_range="sigmoid").training_step(batch, 0)
+    neighgen(feature_range="identity").training_step(batch, 0)
     batch.x[0] = torch.nan
-    with pytest.raises(ValueError, match="counts that are not finite"):
-        neighgen(calibrate=False).training_step(batch, 0)
+    with pytest.raises(ValueError, match="needs finite features"):
+        neighgen().training_step(batch, 0)
 
 
 def test_wrong_choices_are_named():
