@@ -41,7 +41,6 @@ class CountGenerator(nn.Module):
         """Bias so that ñ = mean(n_v) at z = 0. From b ~ 0 a ReLU can start at zero for every node and never learn."""
         bias = mean_count if self.activation == "relu" else math.log(math.expm1(max(mean_count, 1e-3)))
         nn.init.constant_(self.linear.bias, bias)
-        nn.init.zeros_(self.linear.weight)
 
     def forward(self, z: Tensor) -> Tensor:
         out = self.linear(z).squeeze(-1)
