@@ -12,6 +12,7 @@ The client half (masks, L1 and proximal terms) is ``lit_models/masks.py`` and ``
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
@@ -129,12 +130,14 @@ def _feature_seed(seed: int) -> int:
 class FedPub(Strategy):
     """Every client receives its own mixture of the participants' weights, by the similarity of their models.
 
-    Masks and the optimiser's state stay with the clients. A client that sits a round out keeps its last mixture and mask.
+    Masks and the optimiser's state stay with the clients. A client that sits a round out keeps its last mixture and
+    mask.
 
     Args:
-        tau: Scale of the similarities; 3 is the authors' choice for disjoint, 5 for overlapping subgraphs, 0 the plain mean.
-        aggregate: What is uploaded and mixed: ``raw``, the weights W (as the authors' code), or ``masked``, W * mu (as the
-            mission's note; the next mask then acts on weights that are masked already).
+        tau: Scale of the similarities; 3 is the authors' choice for disjoint, 5 for overlapping subgraphs, 0 the plain
+            mean.
+        aggregate: What is uploaded and mixed: ``raw``, the weights W (as the authors' code), or ``masked``, W * mu (as
+            the mission's note; the next mask then acts on weights that are masked already).
         p_in: Probability of an edge within a community of the proxy graph.
         p_out: Probability of an edge between its communities.
     """
@@ -147,6 +150,13 @@ class FedPub(Strategy):
     ) -> None:
         if aggregate not in ("raw", "masked"):
             raise ValueError(f"`federation.strategy.init_args.aggregate` must be `raw` or `masked`, got `{aggregate}`.")
+        if not math.isfinite(tau):
+            raise ValueError(f"`federation.strategy.init_args.tau` must be a finite number, got {tau}.")
+        for name, probability in (("p_in", p_in), ("p_out", p_out)):
+            if not 0 <= probability <= 1:
+                raise ValueError(
+                    f"`federation.strategy.init_args.{name}` is a probability, from 0 to 1, got {probability}."
+                )
         self.tau = tau
         self.mixes = aggregate
         self.p_in, self.p_out = p_in, p_out
