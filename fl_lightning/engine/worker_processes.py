@@ -12,7 +12,7 @@ import multiprocessing as mp
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -218,19 +218,21 @@ class _Process:
             self.process = None
 
 
-@quiet()
 def _serve(connection: Connection) -> None:
-    """Main loop of a worker process: its clients first, then requests until the other end closes."""
+    """A worker process: ends without a word when the server closes the connection, or is killed."""
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt), quiet():
+        _answer(connection)
+
+
+def _answer(connection: Connection) -> None:
+    """Main loop: its clients first, then requests until the other end closes."""
     module, half, datamodules, settings, threads = connection.recv()
     torch.set_num_threads(threads)
     worker = Worker(module, half, datamodules, settings)
     files = StoreFiles(worker)
     connection.send_bytes(b"done")
     while True:
-        try:
-            data = connection.recv_bytes()
-        except (EOFError, KeyboardInterrupt):
-            return
+        data = connection.recv_bytes()
         if data[:1] == b"m":
             connection.send_bytes(worker.handle(Message.decode(data[1:])).encode())
             continue

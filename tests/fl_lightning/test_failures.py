@@ -45,8 +45,11 @@ def test_a_client_that_fails_is_named_and_left_out(tmp_path, what, reason):
         assert torch.equal(mine, other)
 
 
-def test_a_failed_clients_memory_is_as_before(tmp_path):
-    fed = federate(tmp_path, order(tmp_path, what="raise", size=16), clients((10, 16)), private=["net.bias"], num_rounds=1)
+@pytest.mark.parametrize("what", ["raise", "nan", "cannot be sent"])
+def test_a_failed_clients_memory_is_as_before(tmp_path, what):
+    module = Linear if what == "cannot be sent" else order(tmp_path, what=what, size=16)
+    strategy = Bad(values={"x": {1, 2}}) if what == "cannot be sent" else FedAvg()  # fails after it has remembered
+    fed = federate(tmp_path, module, clients((10, 16)), private=["net.bias"], num_rounds=1, strategy=strategy)
     assert sorted(p.name for p in last_checkpoint(fed.run_dir).iterdir()) == ["client_00000.pt", "server.pt"]
 
 

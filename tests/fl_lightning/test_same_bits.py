@@ -15,11 +15,14 @@ from federations import (
     without_times,
 )
 
+from datamodules import SyntheticCitationDataModule
 from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.engine import InProcess, WorkerProcesses
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.sampling import participants
 from fl_lightning.engine.worker_processes import _on_own_device
+from lit_models import GraphSAGE, LitNodeClassifier
+from lit_models.sparse import is_sparse
 
 SIZES = (12, 9, 20, 7, 17)  # dropout, BatchNorm, shuffled mini-batches, a personal head, memory, Adam carried, sampling
 SETTINGS = {"num_rounds": 4, "clients_per_round": 0.6, "carry_optimizer_state": True, "keep_last": 9, "name": "deep"}
@@ -75,6 +78,17 @@ def test_the_rounds_are_really_sampled_and_memories_are_per_client(runs):
         times = sum(client in t for t in took_part)
         count = memories.get(f"client_{client:05d}.pt/objective/count")
         assert (0 if count is None else count.item()) == times
+
+
+def test_sparse_graphs_travel_to_worker_processes(tmp_path):
+    results = []
+    for engine in (InProcess(), WorkerProcesses(1)):
+        data = SyntheticCitationDataModule(num_nodes=120, num_classes=3, num_features=30, num_clients=3, blocks_per_class=2)
+        fed = federate(tmp_path, lambda: LitNodeClassifier(GraphSAGE(hidden_channels=8)), data, engine=engine)
+        assert any(is_sparse(part.data.x) for part in data.client_datamodules())
+        results.append((fed, checkpoint_tensors(last_checkpoint(fed.run_dir))))
+    assert_same_bits(results[0][1], results[1][1])
+    assert without_times(results[0][0].results) == without_times(results[1][0].results)
 
 
 def test_on_round_start_is_called_once_before_each_fit_with_the_rounds(tmp_path):
