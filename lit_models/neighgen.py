@@ -115,6 +115,8 @@ class LitNeighGen(LitGraphModule):
     monitor = "generator_error"
     monitor_mode = "min"
     private_entries = ("*",)
+    z_shift: Tensor
+    started: Tensor
     default_optimizer = staticmethod(neighgen_optimizer)
 
     def __init__(
@@ -310,8 +312,8 @@ class LitNeighGen(LitGraphModule):
 
     # ---- phase 2: federated training of fGen ------------------------------------------------------------------------
 
-    def freeze(self) -> None:
-        """Only fGen trains from here on; the others in eval mode, so z and ñ stay the same."""
+    def freeze(self) -> None:  # type: ignore[override]
+        """Only fGen trains from here on (Lightning's own ``freeze`` stops it too); the rest is in eval mode."""
         for module in (self.encoder, self.dgen, self.classifier):
             if module is not None:
                 module.requires_grad_(False).eval()
@@ -371,7 +373,8 @@ class LitNeighGen(LitGraphModule):
             parameter.grad = gradient[name]
             if peer_gradients is not None:
                 parameter.grad += self.lambda_f * peer_gradients[name].to(parameter)
-        check_finite({name: p.grad for name, p in self.fgen.named_parameters()}, "of a generator step")
+        total = {name: p.grad for name, p in self.fgen.named_parameters() if p.grad is not None}
+        check_finite(total, "of a generator step")
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

@@ -6,6 +6,8 @@ by heart. From the principal directions of its own features, the error on unseen
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -49,7 +51,7 @@ def start_at_topics(encoder: GraphSAGE, x: Tensor) -> None:
 
     V is scaled so that ``V (x - mu)`` has unit deviation on average. Units that are left over keep their random start.
     """
-    layer = encoder.convs[0]
+    layer: Any = encoder.convs[0]
     directions = principal_directions(x, encoder.hidden_channels // 2)
     mean = mean_features(x)
     spread = (x @ directions.t() - directions @ mean).std(0, correction=0).mean()
