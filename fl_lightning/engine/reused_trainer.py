@@ -1,9 +1,9 @@
 """ReusedTrainer: a ``lightning.Trainer`` for many short runs, which does once what cannot differ from run to run.
 
-The first ``fit``, ``validate`` and ``test`` are stock. Later ones, on one CPU device, leave out of ``Trainer._run`` (Lightning
-2.6) what has no effect there: verifying the same module's hooks again, installing signal handlers, moving the module to the
-device it is on and back, and asking for a checkpoint to load. All hooks are called as ever, loaders, optimisers and loops
-are set up as ever, and random numbers are drawn as ever: a run gives the same bits.
+The first ``fit``, ``validate`` and ``test`` are stock. Later ones, on one CPU device, leave out of ``Trainer._run``
+(Lightning 2.6) what has no effect there: verifying the same module's hooks again, installing signal handlers, moving the
+module to the device it is on and back, and asking for a checkpoint to load. Hooks are called, loaders, optimisers and
+loops set up, and random numbers drawn as ever: a run gives the same bits.
 """
 
 from __future__ import annotations
