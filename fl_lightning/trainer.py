@@ -257,7 +257,8 @@ class _Run:
             trainer._logger,
             scratch=scratch,
             resume=None if source is None or scratch else source.parent.parent,
-            purge_step=None if values is None else values["round"],
+            purge_step=None if values is None or values["round"] == 0 else values["round"],
+            keep_rows=0 if values is None else values["metrics_rows"],
         )
         if write:
             trainer.run_dir = None if scratch else self.folder.path
@@ -361,6 +362,7 @@ class _Run:
                 "state": {k: v for k, v in self.state.items() if k != "identity"},
                 "ledger": self.federation.ledger.totals(),
                 "ledger_end": self.federation.ledger.flush(),
+                "metrics_rows": self.folder.num_rows,
                 "failures": self.federation.failures,
             },
             self.engine,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 
 class RunFolder:
@@ -23,6 +23,7 @@ class RunFolder:
         loggers: ``trainer.logger`` as a user gives it: ``True`` / ``None`` (TensorBoard), ``False``, or loggers.
         resume: A run's folder to go on in, instead of a new one.
         purge_step: On resuming, the first round that will be logged anew.
+        keep_rows: On resuming, how many rows of metrics.csv stay; the rest will be written anew.
         scratch: Use a temporary folder and no logger (fast_dev_run, and ranks other than 0).
     """
 
@@ -33,10 +34,12 @@ class RunFolder:
         loggers: Any,
         resume: Path | None = None,
         purge_step: int | None = None,
+        keep_rows: int = 0,
         scratch: bool = False,
     ) -> None:
         self._temporary = None
         self._columns: list[str] = []
+        self.num_rows = 0
         if scratch:
             self._temporary = tempfile.TemporaryDirectory(prefix="fl_lightning_")
             self.path, self.loggers = Path(self._temporary.name), []
@@ -48,7 +51,7 @@ class RunFolder:
         elif given and getattr(given[0], "log_dir", None):
             self.path = Path(given[0].log_dir)
         else:
-            self.path = next_version(base / name)
+            self.path = new_version(base / name)
         self.path.mkdir(parents=True, exist_ok=True)
         if not given and loggers is not False:
             version = re.fullmatch(r"version_\d+", self.path.name)
@@ -63,15 +66,17 @@ class RunFolder:
                 )
             ]
         self.loggers: list[Logger] = list(given)
-        if resume is not None:
-            self._read_metrics(purge_step)
+        # A CSVLogger of the user's in this very folder writes metrics.csv itself.
+        self._writes_csv = not any(isinstance(x, CSVLogger) and Path(x.log_dir) == self.path for x in self.loggers)
+        if resume is not None and self._writes_csv:
+            self._keep_metrics(keep_rows)
 
     def log(self, metrics: Mapping[str, float], round: int, prefix: str = "") -> None:
         """Send scalars to the loggers and to metrics.csv, with the round as x axis."""
         named = {prefix + k: v for k, v in metrics.items() if v is not None}
         for logger in self.loggers:
             logger.log_metrics(named, step=round)
-        if self._temporary is None:
+        if self._temporary is None and self._writes_csv:
             self._write_row({"round": round, **named})
 
     @property
@@ -95,24 +100,26 @@ class RunFolder:
     def _write_row(self, row: dict[str, Any]) -> None:
         path = self.path / "metrics.csv"
         new = [c for c in row if c not in self._columns]
-        if new or not path.is_file():  # a new column: write the file anew with what it holds so far
-            old = self._load(path)
+        if new or not path.is_file():
             self._columns += new
-            with path.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, self._columns)
-                writer.writeheader()
-                writer.writerows(old)
+            self._rewrite(self._load(path))
         with path.open("a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._columns).writerow(row)
+        self.num_rows += 1
 
-    def _read_metrics(self, before: int | None) -> None:
-        path = self.path / "metrics.csv"
-        rows = [r for r in self._load(path) if before is None or int(r["round"]) < before]
-        self._columns = list(rows[0]) if rows else []
-        if path.is_file():
-            path.unlink()
-        for row in rows:
-            self._write_row(row)
+    def _rewrite(self, rows: list[dict[str, str]]) -> None:
+        """The whole file anew, for a new column or fewer rows; a crash leaves the old one."""
+        draft = self.path / ".writing_metrics.csv"
+        with draft.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(draft, self.path / "metrics.csv")
+
+    def _keep_metrics(self, number: int) -> None:
+        rows = self._load(self.path / "metrics.csv")[:number]
+        self._columns, self.num_rows = list(rows[0]) if rows else [], len(rows)
+        self._rewrite(rows)
 
     @staticmethod
     def _load(path: Path) -> list[dict[str, str]]:
@@ -122,11 +129,17 @@ class RunFolder:
             return list(csv.DictReader(file))
 
 
-def next_version(base: Path) -> Path:
-    """The first unused ``version_N`` after all that exist in ``base``."""
-    numbers = [
-        int(p.name.removeprefix("version_"))
-        for p in base.glob("version_*")
-        if p.name.removeprefix("version_").isdigit()
-    ]
-    return base / f"version_{max(numbers, default=-1) + 1}"
+def new_version(base: Path) -> Path:
+    """Make and return the first unused ``version_N`` after all that exist in ``base``, whoever else does the same."""
+    while True:
+        numbers = [
+            int(p.name.removeprefix("version_"))
+            for p in base.glob("version_*")
+            if p.name.removeprefix("version_").isdigit()
+        ]
+        folder = base / f"version_{max(numbers, default=-1) + 1}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue

@@ -342,9 +342,6 @@ class Warm(FedAvg):
         return {"steps": index}
 
 
-PURGED = "RunFolder purges rows of phases by the number of the round that the run goes on from"
-
-
 @pytest.mark.parametrize("die_at", [0, 2])
 def test_phases_are_checkpointed_and_go_on_where_they_stopped(tmp_path, die_at):
     def go(root, die_at=None, ckpt_path=None):
@@ -368,7 +365,6 @@ def test_phases_are_checkpointed_and_go_on_where_they_stopped(tmp_path, die_at):
     assert without_times(straight.results) == without_times(resumed.results)
 
 
-@pytest.mark.xfail(strict=True, reason=PURGED)
 def test_rows_of_phases_survive_resuming_in_a_round(tmp_path):
     def go(rounds, ckpt_path=None):
         torch.manual_seed(0)

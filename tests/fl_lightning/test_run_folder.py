@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from datamodules import SyntheticCitationDataModule
 from fl_lightning import FedAvg
-from fl_lightning.reporting.run_folder import RunFolder, next_version
+from fl_lightning.reporting.run_folder import RunFolder, new_version
 from lit_models import GraphSAGE, LitNodeClassifier
 
 ROUNDS = 3
@@ -110,7 +110,8 @@ def test_a_client_that_logs_new_values_later_gets_a_new_column(tmp_path):
 def test_versions_are_never_used_twice(tmp_path):
     for name in ("version_3", "version_x", "version_1", "other"):
         (tmp_path / name).mkdir()
-    assert next_version(tmp_path).name == "version_4" and next_version(tmp_path / "none").name == "version_0"
+    assert new_version(tmp_path).name == "version_4" and new_version(tmp_path / "none").name == "version_0"
+    assert new_version(tmp_path).name == "version_5" and (tmp_path / "version_5").is_dir()
 
 
 def test_results_are_written_aside_and_renamed(tmp_path):

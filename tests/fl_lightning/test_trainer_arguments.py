@@ -189,7 +189,6 @@ def test_without_a_root_runs_go_to_runs(tmp_path, monkeypatch):
     assert fed.run_dir.resolve() == tmp_path / "runs" / "FedAvg" / "version_0"
 
 
-@pytest.mark.xfail(strict=True, reason="CSVLogger and RunFolder both write metrics.csv into the same folder")
 @pytest.mark.parametrize("many", [False, True])
 def test_another_logger_gets_the_scalars_and_its_folder_is_the_runs(tmp_path, many):
     mine = CSVLogger(str(tmp_path / "logs"), name="csv")
