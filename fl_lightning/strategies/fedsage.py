@@ -52,7 +52,7 @@ class FedSagePlus(FedAvg):
         min_batch: A query for fewer generated vectors is neither sent nor answered: its gradient could reveal a feature row.
         mending: What mended nodes get: the ``generator``'s features; ``zero`` or the client's ``mean`` vector in their place;
             the ``oracle``, true neighbours on other clients (needs the server's global graph: benchmarks only); ``none``.
-        draws: Different impairments of a client's graph, used in turn.
+        draws: Impairments of a client's graph in one step of phase 1; each is used once, the next step takes new ones.
         holdout: Share of the hidden nodes never trained on, to measure the generator with.
         diagnostics: Clients also report aggregate figures of their generator (errors, calibration, degrees).
     """
@@ -67,7 +67,7 @@ class FedSagePlus(FedAvg):
         alpha: float = 1.0,
         min_batch: int = 32,
         mending: Literal["generator", "zero", "mean", "oracle", "none"] = "generator",
-        draws: int = 20,
+        draws: int = 50,
         holdout: float = 0.1,
         diagnostics: bool = True,
     ) -> None:
@@ -205,8 +205,9 @@ class FedSagePlusClient(ClientHalf):
         if not self._can_hide(client):
             return Payload()
         generator = self._generator(client)
+        first, seed = client.round * self.draws, self._hide_seed(client)
         data = ImpairedDataModule(
-            client.datamodule, self.hide_portion, self.draws, self.holdout, self._hide_seed(client)
+            client.datamodule, self.hide_portion, self.draws, self.holdout, seed, first_draw=first
         )
         skip = ("max_steps", "max_epochs", "max_time", "callbacks", "fast_dev_run")
         arguments = {k: v for k, v in client.settings.trainer_args.items() if k not in skip}
@@ -329,7 +330,7 @@ class FedSagePlusClient(ClientHalf):
         client.store.put_section("generator", state)
 
     def _impaired(self, client: Client) -> Any:
-        draw = client.round % self.draws
+        draw = client.round
         data, seed = client.datamodule.data, self._hide_seed(client)
         return client.memo("impaired", draw, lambda: impair(data, self.hide_portion, seed, self.holdout, draw))
 
