@@ -49,6 +49,9 @@ class FederatedCLI(LightningCLI):
             args=args,
         )
 
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        return super().init_parser(**{"allow_abbrev": False, **kwargs})  # a mistyped key must not pass for another
+
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         return {**LightningCLI.subcommands(), "inspect": {"model", "datamodule"}}

@@ -202,6 +202,12 @@ class _Run:
                 f"`federation.min_clients` = {settings.min_clients}, but only {self.number} of {len(self.clients)} "
                 "clients take part in a round (`federation.clients_per_round`)."
             )
+        if settings.score_each_on_global and (self.entries.private or self.server_data is None):
+            raise ValueError(
+                "`federation.score_each_on_global` uploads whole models to score them on the server's data, but "
+                + ("some entries are private." if self.entries.private else "the server has no data.")
+                + " Leave it out."
+            )
         self.empty = [c for c in self.clients if count_samples(self.datamodules[c]) == 0]
         if len(self.empty) == len(self.clients):
             raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")

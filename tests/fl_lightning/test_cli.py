@@ -170,6 +170,7 @@ def test_print_config_shows_every_section_and_trains_nothing(call):
         (["--federation.clients_per_round", "0"], "`federation.clients_per_round`"),
         (["--federation.num_rounds", "0"], "`federation.num_rounds` must be at least 1"),
         (["--trainer.maximum", "3"], "maximum"),
+        (["--trainer.max_epoch", "3"], "max_epoch"),
         (["--data.init_args.num_clients", "500"], "500"),
         (["--data.init_args.batch_size", "0"], "batch_size"),
         (["--model.init_args.num_classes", "2"], "`model.init_args.num_classes` is 2"),

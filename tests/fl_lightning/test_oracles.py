@@ -268,3 +268,8 @@ def test_labels_of_validation_and_test_nodes_do_not_enter_training(tmp_path):
         weights.append(checkpoint_tensors(last_checkpoint(fed.run_dir)))
     assert_same_bits(weights[0], weights[1])
     assert_same_bits(weights[0], weights[2])
+
+
+def test_models_with_private_entries_are_not_scored_on_the_servers_data(tmp_path):
+    with pytest.raises(ValueError, match="score_each_on_global.*some entries are private"):
+        federate(tmp_path, lambda: Deep(), data=Central(*clients((10, 16))), score_each_on_global=True)
