@@ -112,6 +112,7 @@ def compare(
         Milliseconds of a round of each side, and the largest difference between their final weights.
     """
     features, classes = (int(dense.schema[k]) for k in ("num_features", "num_classes"))
+    torch.manual_seed(0)
     module = LitNodeClassifier(GraphSAGE(HIDDEN, 2, dropout), num_classes=classes, in_channels=features)
     plain = PlainSAGE(features, HIDDEN, classes, dropout)
     plain.load_state_dict(module.encoder.state_dict())
