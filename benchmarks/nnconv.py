@@ -83,8 +83,8 @@ def convolutions(batch: Any) -> tuple[dict[str, Callable[[], list[Tensor]]], flo
 
     forms = {"plain": plain, "factorised": factorised, "grouped": grouped}
     results = {name: run() for name, run in forms.items()}
-    apart = max(float((got - want).abs().max() / want.abs().max())
-                for name in ("factorised", "grouped") for got, want in zip(results[name], results["plain"], strict=True))
+    apart = max(float((got - want).abs().max() / want.abs().max()) for name in ("factorised", "grouped")
+                for got, want in zip(results[name], results["plain"], strict=True))
     return forms, apart
 
 

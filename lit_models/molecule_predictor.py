@@ -52,6 +52,10 @@ class LitMoleculePredictor(LitGraphModule):
 
     default_optimizer = staticmethod(default_optimizer)
 
+    loss: str | None
+    label_mean: Tensor
+    label_std: Tensor
+
     def __init__(
         self,
         encoder: MoleculeEncoder,
@@ -91,8 +95,12 @@ class LitMoleculePredictor(LitGraphModule):
         self.register_buffer("label_std", _per_task(std, 1.0, self.num_tasks, "label_std"), persistent=False)
         self.encoder.build(schema)
 
+    @property
+    def is_regression(self) -> bool:
+        return LOSSES.get(self.loss or "mse") == "regression"
+
     def make_scores(self) -> Metric:
-        return RegressionScores(self.num_tasks) if LOSSES[self.loss] == "regression" else AurocScores(self.num_tasks)
+        return RegressionScores(self.num_tasks) if self.is_regression else AurocScores(self.num_tasks)
 
     def forward(self, batch: Any, **replaced_inputs: Tensor) -> Tensor:
         """Predictions ``(B, T)``: logits, or values (standardised, if the schema has ``label_std``)."""
@@ -117,7 +125,7 @@ class LitMoleculePredictor(LitGraphModule):
         Regression: squared difference. Classification: :math:`KL(\sigma(reference) \Vert \sigma(outputs))`, zero for
         equal logits. Variant ``official``: the loss with ``reference`` as label, so cross entropy instead of KL.
         """
-        if LOSSES[self.loss] == "classification":
+        if not self.is_regression:
             return bernoulli_kl(reference, outputs) if self.variant == "paper" else soft_bce(outputs, reference)
         return (outputs - reference).square() if self.variant == "paper" else self._elementwise(outputs, reference)
 
@@ -125,14 +133,14 @@ class LitMoleculePredictor(LitGraphModule):
         outputs = self(batch)
         target, mask = self._targets(batch, outputs)
         loss = self._elementwise(outputs, target)
-        if LOSSES[self.loss] == "regression":
+        if self.is_regression:
             outputs, target = self._to_units(outputs), torch.where(mask, _labels(batch, outputs), 0.0)
         scores.update(outputs, target, mask, loss)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """``{"sample_id": (B,), "predictions": (B, T)}``: values in the label's unit, or probabilities."""
         outputs = self(batch)
-        predictions = self._to_units(outputs) if LOSSES[self.loss] == "regression" else outputs.sigmoid()
+        predictions = self._to_units(outputs) if self.is_regression else outputs.sigmoid()
         return {"sample_id": _sample_ids(batch, outputs), "predictions": predictions}
 
     def _to_units(self, values: Tensor) -> Tensor:
@@ -152,7 +160,7 @@ class LitMoleculePredictor(LitGraphModule):
         labels = _labels(batch, outputs)
         mask = labels.isfinite()
         target = torch.where(mask, (labels - self.label_mean) / self.label_std, 0.0)
-        if LOSSES[self.loss] == "classification" and bool(((target < 0) | (target > 1)).any()):
+        if not self.is_regression and bool(((target < 0) | (target > 1)).any()):
             row, task = ((target < 0) | (target > 1)).nonzero()[0].tolist()
             who, label = int(_sample_ids(batch, outputs)[row]), float(target[row, task])
             raise ValueError(f"Molecule {who} has label {label} for task {task}; classification needs 0, 1 or missing "
@@ -215,6 +223,8 @@ class _TaskScores(Metric):
     """Mean loss per task, the base of both kinds of scores; ``compute()`` holds only what is defined."""
 
     full_state_update = False
+    count: Tensor
+    loss: Tensor
 
     def __init__(self, num_tasks: int) -> None:
         super().__init__()
@@ -234,6 +244,9 @@ class _TaskScores(Metric):
 
 class RegressionScores(_TaskScores):
     """RMSE and MAE per task, as torchmetrics' on the observed labels of that task, and their means over tasks."""
+
+    squared: Tensor
+    absolute: Tensor
 
     def __init__(self, num_tasks: int) -> None:
         super().__init__(num_tasks)
@@ -256,6 +269,10 @@ class RegressionScores(_TaskScores):
 
 class AurocScores(_TaskScores):
     """ROC-AUC per task on its observed labels, and the mean over the tasks that have both classes."""
+
+    outputs: list[Tensor]
+    target: list[Tensor]
+    mask: list[Tensor]
 
     def __init__(self, num_tasks: int) -> None:
         super().__init__(num_tasks)
