@@ -26,7 +26,7 @@ PRIVATE_MASKS: tuple[str, ...] = ("*.mask",)
 
 def pruned(mask: Tensor, threshold: float) -> Tensor:
     """The mask with its entries of absolute value below ``threshold`` set to zero; same shape."""
-    return mask.masked_fill(mask.abs() < threshold, 0.0)
+    return torch.where(mask.abs() < threshold, 0.0, mask)
 
 
 class MaskedWeight(nn.Module):
@@ -148,8 +148,8 @@ def mask_statistics(module: nn.Module) -> dict[str, dict[str, float]]:
     """Per masked layer: ``sparsity`` (share of entries that evaluation prunes) and ``mean`` (of the mask)."""
     return {
         name: {
-            "sparsity": float((pruned(layer.mask, layer.prune_below) == 0).double().mean()),
-            "mean": float(layer.mask.double().mean()),
+            "sparsity": 1 - int(pruned(layer.mask, layer.prune_below).count_nonzero()) / layer.mask.numel(),
+            "mean": float(layer.mask.mean(dtype=torch.float64)),
         }
         for name, layer in masked_layers(module)
     }
