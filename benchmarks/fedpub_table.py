@@ -46,7 +46,8 @@ def run(setting: str, method: str, seed: int, root: str) -> dict[str, float]:
     """One run; test scores in %."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         FederatedCLI([
-            "fit", "--config", f"configs/fedpub_{setting}.yaml", "--data.init_args.root", root,
+            "fit", "--config", f"configs/fedpub_{setting}.yaml",
+            *(() if setting == "planted" else ("--data.init_args.root", root)),
             "--seed_everything", str(seed), "--data.init_args.seed", str(seed),
             "--trainer.default_root_dir", folder, "--trainer.logger", "false", "--federation.keep_last", "1",
             *METHODS[method],
