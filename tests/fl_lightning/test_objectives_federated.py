@@ -55,8 +55,9 @@ def test_molecules_with_rebuilt_clients_give_the_same_bits(tmp_path):
     results = []
     for rebuild in (False, True):
         fed = federate(
-            tmp_path, lambda: LitMoleculePredictor(GINMolecule(16), MOON(base=FLITPlus())), ChEMBLDataModule(num_clients=3),
-            num_rounds=3, clients_per_round=2, trainer={"max_steps": 3}, engine=InProcess(rebuild_clients=rebuild),
+            tmp_path, lambda: LitMoleculePredictor(GINMolecule(16), MOON(base=FLITPlus())),
+            ChEMBLDataModule(num_clients=3), num_rounds=3, clients_per_round=2, trainer={"max_steps": 3},
+            engine=InProcess(rebuild_clients=rebuild),
         )  # fmt: skip
         results.append(checkpoint_tensors(last_checkpoint(fed.run_dir)))
     assert_same_bits(*results)
