@@ -83,7 +83,7 @@ def search(discrepancy: Callable[[Tensors], Tensor], inputs: Tensors, directions
             probes = {name: x.detach().requires_grad_() for name, x in disturbed(inputs, directions, probe).items()}
             values = discrepancy(probes)
             total = values.mean() if official_norm else values.sum()
-            found = [None] * len(probes)
+            found: tuple[Tensor | None, ...] = (None,) * len(probes)
             if total.requires_grad:  # else nothing depends on the inputs
                 found = torch.autograd.grad(total, list(probes.values()), allow_unused=True)
         directions = {

@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from objective_samples import Linear, Rows, assert_same, in_first_step, loss_and_gradient, rows_data, trained
+from objective_samples import (
+    Linear,
+    Rows,
+    assert_same,
+    in_first_step,
+    loss_and_gradient,
+    make_trainer,
+    rows_data,
+    trained,
+)
 from objective_samples import with_objective as using
 
 from lit_models.objectives import ERM, FedFocal, FedProx, fedprox
@@ -77,6 +86,35 @@ def test_composes_with_another_loss():
     assert not torch.equal(with_term["layer.weight"], trained(base, data)["layer.weight"])
     alone = trained(using(base, FedProx(mu=1.0)), data)
     assert not torch.equal(with_term["layer.weight"], alone["layer.weight"])
+
+
+def test_hooks_and_memory_reach_the_base():
+    class Recording(ERM):
+        def __init__(self):
+            self.calls = []
+
+        def on_round_start(self, module, round, num_rounds):
+            self.calls.append((round, num_rounds))
+
+        def on_train_start(self, module):
+            self.calls.append("start")
+
+        def on_train_end(self, module):
+            self.calls.append("end")
+
+        def state(self):
+            return {"count": torch.ones(1)}
+
+        def load_state(self, state):
+            self.calls.append(sorted(state))
+
+    base = Recording()
+    module = Linear(FedProx(base=base))
+    module.on_round_start(2, 7)
+    make_trainer(max_epochs=1).fit(module, rows_data())
+    assert module.private_state().keys() == {"base/count"}
+    module.load_private_state(module.private_state())
+    assert base.calls == [(2, 7), "start", "end", ["count"]]
 
 
 def test_frozen_and_private_parameters_are_not_pulled():

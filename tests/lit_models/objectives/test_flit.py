@@ -95,6 +95,37 @@ def test_oracle_7_through_the_objective(detach, expected):
     close(gradient[1], expected)  # the mean over two samples
 
 
+@pytest.mark.parametrize("detach", [False, True])
+def test_gradients_of_flit_plus_against_finite_differences(detach):
+    """Eq. 11 in plain Python, the average held: derivatives with respect to every loss and discrepancy."""
+    lam, c, gamma = 0.5, 2.0, 2.0
+    received, received_deltas = [1.2, 0.5], [0.1, 0.9]
+
+    def omegas(losses, deltas):
+        local = [a + lam * d for a, d in zip(losses, deltas, strict=True)]
+        glob = [a + lam * d for a, d in zip(received, received_deltas, strict=True)]
+        return [a + max(a - b, 0.0) for a, b in zip(local, glob, strict=True)]
+
+    at = [1.0, 1.4], [0.9, 0.2]
+    held = omegas(*at)
+    average = sum(held) / 2
+
+    def value(losses, deltas):
+        omega = held if detach else omegas(losses, deltas)
+        factor = [(1 - math.exp(-o / average)) ** gamma for o in omega]
+        return sum(f * (a + c * d) for f, a, d in zip(factor, losses, deltas, strict=True)) / 2
+
+    found = value_at(FLITPlus(gamma, lam, c, detach_weight=detach), at[0], received, at[1], received_deltas)
+    close(found[0], value(*at))
+    for which, name in enumerate(("levels", "deltas")):
+        for sample in range(2):
+            up, down = ([list(at[0]), list(at[1])] for _ in range(2))
+            up[which][sample] += 1e-5
+            down[which][sample] -= 1e-5
+            torch.testing.assert_close(found[1][name][sample, 0].item(), (value(*up) - value(*down)) / 2e-5,
+                                       atol=1e-4, rtol=1e-4)  # fmt: skip
+
+
 def test_no_gradient_to_the_received_model_and_the_average():
     glob = column(0.5).requires_grad_()
     uncertainty(column(2.0).requires_grad_(), glob).sum().backward()
