@@ -19,10 +19,9 @@ RIVALS = {
 }  # fmt: skip
 
 
-def citation(clients=3):
-    return SyntheticCitationDataModule(
-        num_nodes=120, num_classes=3, num_features=30, num_clients=clients, blocks_per_class=2
-    )
+def citation(**options):
+    sizes = {"num_nodes": 120, "num_classes": 3, "num_features": 30, "num_clients": 3, "blocks_per_class": 2}
+    return SyntheticCitationDataModule(**sizes, **options)
 
 
 def run(folder, objective, data=None, **federation):
@@ -49,6 +48,15 @@ def test_kept_rebuilt_and_distant_clients_give_the_same_bits(tmp_path, objective
     for state, scores in results[1:]:
         assert_same_bits(results[0][0], state)
         assert results[0][1] == scores
+
+
+def test_sampled_neighbourhoods_and_shuffled_nodes(tmp_path):
+    results = []
+    for rebuild in (False, True):
+        data = citation(batch_size=16, num_neighbors=[3, 3])  # the cache, too, is made from sampled neighbourhoods
+        _, states = run(tmp_path, RIVALS["all"], data, engine=InProcess(rebuild_clients=rebuild), clients_per_round=2)
+        results.append(states[-1])
+    assert_same_bits(*results)
 
 
 def test_molecules_with_rebuilt_clients_give_the_same_bits(tmp_path):
