@@ -3,6 +3,7 @@
 from datamodules.citation import SyntheticCitationDataModule
 from datamodules.datasets import AmazonDataModule, CoauthorDataModule, PlanetoidDataModule
 from datamodules.graph import ClientGraphDataModule, GraphDataModule
+from datamodules.graph_tables import GraphCSVDataModule
 from datamodules.impairing import ImpairedDataModule, impair
 from datamodules.mending import constant_features, cross_neighbours, mend
 from datamodules.molecules import (
@@ -21,6 +22,7 @@ __all__ = [
     "ClientGraphDataModule",
     "ClientMoleculeDataModule",
     "CoauthorDataModule",
+    "GraphCSVDataModule",
     "GraphDataModule",
     "ImpairedDataModule",
     "MoleculeDataModule",

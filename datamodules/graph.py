@@ -215,6 +215,11 @@ class GraphDataModule(GraphLoaders):
             f"`{type(self).__name__}` must define `load(self) -> Data`, which gives the whole graph."
         )
 
+    def share_out(self, graph: Data) -> Partition:
+        """Positions in ``graph`` of each client's nodes; a dataset that brings its own clients overrides this."""
+        seed = derive_seed(self.seed, "partition")
+        return partition_graph(self.partition, graph.edge_index, int(graph.num_nodes), self.num_clients, seed)
+
     # Lightning
 
     def setup(self, stage: str | None = None) -> None:
@@ -230,13 +235,7 @@ class GraphDataModule(GraphLoaders):
         if self.normalize_features:
             graph.x = normalize_rows(graph.x)
         self._split(graph)
-        self._partition = partition_graph(
-            self.partition,
-            graph.edge_index,
-            int(graph.num_nodes),
-            self.num_clients,
-            derive_seed(self.seed, "partition"),
-        )
+        self._partition = self.share_out(graph)
         graph.x = _with_layout(graph.x, self.sparse_features)
         self._graph = graph
 
@@ -336,7 +335,6 @@ class GraphDataModule(GraphLoaders):
         for number, client in enumerate(clients):
             findings += client_findings(number, client.data)
         edges = graph.edge_index.size(1) // 2
-        reason = "outside the largest connected component"
         return {
             "dataset": type(self).__name__,
             "partition": partition.method,
@@ -358,8 +356,13 @@ class GraphDataModule(GraphLoaders):
             "lost_edges": lost,
             "lost_edges_share": lost / edges if edges else 0.0,
             "findings": findings,
-            "dropped_rows": [{"row": row, "reason": reason} for row in self._dropped],
+            "dropped_rows": self.dropped_rows,
         }
+
+    @property
+    def dropped_rows(self) -> list[dict[str, Any]]:
+        """``{"row", "reason"}`` of each node of the data set that is not in the graph."""
+        return [{"row": row, "reason": "outside the largest connected component"} for row in self._dropped]
 
     def _partitioned(self) -> Partition:
         if self._partition is None:

@@ -1,0 +1,408 @@
+"""People's own graphs: a table of nodes and a table of links, as one file each or as a folder per client.
+
+    root/nodes.csv, root/edges.csv            one table; clients from a column, or by a partitioner
+    root/<client>/nodes.csv, edges.csv        a folder per client; root/edges.csv: links between clients, if known
+
+Nothing is dropped silently: rows and links that cannot be used are counted, listed and reported.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from datamodules.agreement import agreed_columns, agreed_width
+from datamodules.graph import STAGES, GraphDataModule
+from datamodules.link_tables import UNKNOWN, Links, describe_links, read_links
+from datamodules.node_tables import NodeColumns, NodeTable, read_matrix, read_nodes
+from datamodules.partition import Partition
+from datamodules.report import Finding, finding, label_counts
+from datamodules.sparse import csr_tensor
+from datamodules.tables import TableFormat
+
+POLICIES = ("drop", "raise")
+log = logging.getLogger(__name__)
+
+
+class GraphCSVDataModule(GraphDataModule):
+    """Node classification on one's own graph, from CSV (any separator and line end, plain or gzip) or parquet.
+
+    Links may be directed, repeated, in both directions or from a node to itself: the graph that is trained on has every
+    link between two nodes once, in both directions, and no self-loops. ``inspect`` says how many there were of each kind.
+
+    Args:
+        root: Folder of the tables.
+        nodes: Table of nodes, below ``root``; if it is not there, in each client's folder below ``root``.
+        edges: Table of links, likewise.
+        id_column: Ids of nodes, of any type; unique in their table. Predictions have them.
+        label_column: Classes by name or number; blank = not labelled.
+        client_column: Who holds the node; blank = nobody (the node is in the global graph only).
+        split_column: ``train``, ``val`` or ``test``; blank = in none. Replaces ``split``.
+        features: Names of columns; null = all columns of numbers that are nothing else; a file below ``root`` (or below
+            each client's folder): ``.npz`` with one row for each row of nodes, or a table with ``id_column`` and columns
+            of numbers; ``degree`` = nothing but a constant and log(1 + number of neighbours).
+        source_column, target_column: Ends of a link; without header ``"0"`` and ``"1"``.
+        header, edge_header: Whether the first line of nodes, of links, names the columns; otherwise they are ``"0"``, ...
+        separator: Of fields; null = found out.
+        decimal: ``.`` or ``,``; null = found out.
+        encoding: Of text.
+        classes: Names of the classes; null = those that occur. A label that is not among them is an error which names
+            the client.
+        invalid: Rows that are no node (no id, a repeated id, a blank or wrong feature): ``drop`` and report, or ``raise``.
+        unknown_ids: Links with an id that no node has: ``raise``, or ``drop`` and report.
+        partition: ``column`` (one client per value of ``client_column``), ``folder``, or one of ``GraphDataModule``'s;
+            null = ``folder`` where there are client folders, ``column`` where there is a ``client_column``, else
+            ``louvain``.
+        num_clients: Number of clients, where a partitioner makes them.
+        options: As for :class:`~datamodules.graph.GraphDataModule`.
+
+    Raises:
+        ValueError: A value or a file that cannot work, in the names of the YAML file.
+    """
+
+    def __init__(
+        self,
+        root: str = "data",
+        nodes: str = "nodes.csv",
+        edges: str = "edges.csv",
+        id_column: str = "id",
+        label_column: str = "label",
+        client_column: str | None = None,
+        split_column: str | None = None,
+        features: str | list[str] | None = None,
+        source_column: str = "source",
+        target_column: str = "target",
+        header: bool = True,
+        edge_header: bool = True,
+        separator: str | None = None,
+        decimal: Literal[".", ","] | None = None,
+        encoding: str = "utf-8",
+        classes: list[str] | None = None,
+        invalid: Literal["drop", "raise"] = "drop",
+        unknown_ids: Literal["raise", "drop"] = "raise",
+        partition: Literal["louvain", "metis", "overlapping", "random", "column", "folder"] | None = None,
+        num_clients: int = 3,
+        **options: Any,
+    ) -> None:
+        self.root, self.nodes, self.edges = Path(root), nodes, edges
+        folders = _client_folders(self.root, nodes)
+        if partition is None:
+            partition = "folder" if folders else "louvain" if client_column is None else "column"
+        if (partition == "column") != (client_column is not None):
+            raise ValueError(
+                "`data.init_args.partition: column` and `data.init_args.client_column` belong together: got partition "
+                f"{partition!r} and client_column {client_column!r}."
+            )
+        if partition == "folder" and not folders:
+            raise ValueError(
+                f"`data.init_args.partition` is 'folder', but no folder below `{root}` has a file `{nodes}`."
+            )
+        for name, value, choices in (("invalid", invalid, POLICIES), ("unknown_ids", unknown_ids, UNKNOWN)):
+            if value not in choices:
+                raise ValueError(f"`data.init_args.{name}` must be one of {', '.join(choices)}, got {value!r}.")
+        own = partition in ("column", "folder")
+        super().__init__(num_clients=num_clients, partition="random" if own else partition, **options)
+        self.partition = partition  # type: ignore[assignment]
+        self._folders = folders
+        self._columns = NodeColumns(id_column, label_column, client_column, split_column,
+                                    tuple(features) if isinstance(features, list) else None)  # fmt: skip
+        self._features = features if isinstance(features, str) else None
+        self._ends = (source_column, target_column)
+        self._form = TableFormat(separator, encoding, header)
+        self._edge_form = replace(self._form, header=edge_header)
+        self.decimal, self.classes, self.invalid, self.unknown_ids = decimal, classes, invalid, unknown_ids
+        if split_column is not None:
+            self.split = "public"
+        self.class_names: list[str] = []
+        self.client_names: list[str] = []
+        self.original_ids: list[str] = []
+        self.notices: list[str] = []
+        self._bad_rows: list[dict[str, Any]] = []
+        self._owner = self._rows = torch.zeros(0, dtype=torch.long)
+        self._repeated_ids = 0
+        self._links, self._link_counts = Links(), dict[str, int]()
+
+    # Reading
+
+    def load(self) -> Data:
+        tables = self._read_tables()
+        columns = {_named(table, name): table.feature_names for name, table in tables.items()}
+        names = agreed_columns(columns, "feature columns", "Correct the files, or list the columns that all have in "
+                                                           "`data.init_args.features`.")  # fmt: skip
+        matrices = self._matrices(tables, names)
+        offsets = np.cumsum([0, *(len(table.ids) for table in tables.values())])
+        self.original_ids = [name for table in tables.values() for name in table.ids]
+        self._bad_rows = [
+            {**drop, "row": drop["row"] + int(offset), "file": str(table.path)}
+            for table, offset in zip(tables.values(), offsets, strict=False)
+            for drop in table.dropped
+        ]
+        self.notices += [note for table in tables.values() for note in table.notices]
+        for note in self.notices:
+            log.warning(note)
+        self._refuse_bad_rows()
+        rows = np.concatenate([table.kept + offset for table, offset in zip(tables.values(), offsets, strict=False)])
+        if not len(rows):
+            raise ValueError(f"`{self.root}` has no usable node: {self._bad_rows[0]['reason']}.")
+        y = self._labels(tables)
+        self._own_clients(tables)
+        self._links = self._read_links(tables)
+        pairs = torch.from_numpy(self._links.pairs)
+        self._link_counts = describe_links(self._links.pairs, len(rows))
+        x = _degree_features(pairs, len(rows)) if self._features == "degree" else _as_csr(sp.vstack(matrices, format="csr"))
+        graph = Data(x=x, y=y, edge_index=pairs, num_nodes=len(rows), num_classes=len(self.class_names))
+        graph.node_id = self._rows = torch.from_numpy(rows)
+        if self._columns.split is not None:
+            split = np.array([text for table in tables.values() for text in table.split])
+            for stage in STAGES:
+                graph[f"{stage}_mask"] = torch.from_numpy(split == stage)
+        return graph
+
+    def _read_tables(self) -> dict[str, NodeTable]:
+        """The tables of nodes by client; under ``""`` the only one."""
+        paths = {folder.name: folder / self.nodes for folder in self._folders} or {"": self.root / self.nodes}
+        columns = self._columns
+        if self._features is not None:
+            columns = replace(columns, features=())
+        return {name: read_nodes(path, columns, self._form, self.decimal) for name, path in paths.items()}
+
+    def _matrices(self, tables: dict[str, NodeTable], names: list[str]) -> list[sp.csr_matrix]:
+        """Features of the nodes of each table, all in the same columns."""
+        if self._features == "degree":
+            return []
+        if self._features is None:
+            if not names:
+                raise ValueError(
+                    f"`{next(iter(tables.values())).path}` has no column of numbers to be used as features. Name them in "
+                    "`data.init_args.features`, or set it to `degree` to learn from the links alone."
+                )
+            return [t.x[:, [t.feature_names.index(name) for name in names]] for t in tables.values()]
+        matrices, widths, columns = [], {}, {}
+        for client, table in tables.items():
+            path = table.path.parent / self._features
+            if path.suffix == ".npz":
+                x = read_matrix(path)
+                if x.shape[0] != len(table.ids):
+                    raise ValueError(f"`{path}` has {x.shape[0]} rows of features, but `{table.path}` has {len(table.ids)} "
+                                     "rows of nodes: there must be one for each, in the same order.")  # fmt: skip
+                matrices.append(x[table.kept])
+                widths[_named(table, client)] = x.shape[1]
+            else:
+                other = read_nodes(path, NodeColumns(self._columns.id), self._form, self.decimal)
+                self.notices += other.notices
+                matrices.append(_joined(table, other))
+                columns[_named(table, client)] = other.feature_names
+        if columns:
+            order = agreed_columns(columns, "feature columns", "Correct the files.")
+            matrices = [x[:, [c.index(name) for name in order]]
+                        for x, c in zip(matrices, columns.values(), strict=True)]  # fmt: skip
+        else:
+            agreed_width(widths, "features")
+        return matrices
+
+    def _labels(self, tables: dict[str, NodeTable]) -> Tensor:
+        texts = [text for table in tables.values() for text in table.label]
+        found = set(texts) - {""}
+        if self.classes is not None:
+            self.class_names = [str(name) for name in self.classes]
+            known = set(self.class_names)
+            wrong = [f"{_named(table, name)!r}: {', '.join(map(repr, sorted(set(table.label) - known - {''})[:5]))}"
+                     for name, table in tables.items() if not set(table.label) <= known | {""}]  # fmt: skip
+            if wrong:
+                raise ValueError(
+                    f"`data.init_args.classes` lists {len(known)} classes, but there are other labels in {'; '.join(wrong)}. "
+                    "Correct them, or list them."
+                )
+        else:
+            self.class_names = sorted(found, key=_by_value) if all(map(_is_number, found)) else sorted(found)
+        number = {name: place for place, name in enumerate(self.class_names)} | {"": -1}
+        return torch.tensor([number[text] for text in texts], dtype=torch.long)
+
+    def _own_clients(self, tables: dict[str, NodeTable]) -> None:
+        """Client of each node by position, -1 = nobody."""
+        if self.partition == "folder":
+            self.client_names = list(tables)
+            owner = [number for number, table in enumerate(tables.values()) for _ in table.kept]
+        elif self.partition == "column":
+            (table,) = tables.values()
+            names = set(table.client) - {""}
+            if not names:
+                raise ValueError(f"`data.init_args.client_column` {self._columns.client!r} of `{table.path}` is blank.")
+            self.client_names = sorted(names, key=_by_value) if all(map(_is_number, names)) else sorted(names)
+            number = {name: place for place, name in enumerate(self.client_names)} | {"": -1}
+            owner = [number[text] for text in table.client]
+        else:
+            return
+        self.num_clients = len(self.client_names)
+        self._owner = torch.tensor(owner, dtype=torch.long)
+
+    def _read_links(self, tables: dict[str, NodeTable]) -> Links:
+        links, start = Links(), 0
+        everywhere: dict[str, int] = {}
+        repeated: set[str] = set()
+        for table in tables.values():
+            position = {drop["id"]: -1 for drop in table.dropped}
+            position |= {table.ids[row]: start + place for place, row in enumerate(table.kept.tolist())}
+            start += len(table.kept)
+            path = table.path.parent / self.edges
+            if not self._folders or path.is_file():
+                links.add(read_links(path, *self._ends, self._edge_form, position))
+            repeated |= everywhere.keys() & position.keys()
+            everywhere |= position
+        between = self.root / self.edges
+        if self._folders and between.is_file():
+            for name in repeated:  # which client's node is meant?
+                del everywhere[name]
+            links.add(read_links(between, *self._ends, self._edge_form, everywhere))
+        self._repeated_ids = len(repeated)
+        if links.num_unknown and self.unknown_ids == "raise":
+            raise ValueError(
+                f"{links.num_unknown} of {links.lines} links name an id that no node has: {'; '.join(links.unknown)}. "
+                "Correct them, or leave these links out with `data.init_args.unknown_ids: drop`."
+            )
+        if links.num_bad and self.invalid == "raise":
+            raise ValueError(
+                f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}. Correct them, or leave them "
+                "out with `data.init_args.invalid: drop`."
+            )
+        return links
+
+    def _refuse_bad_rows(self) -> None:
+        if self._bad_rows and self.invalid == "raise":
+            shown = "; ".join(f"{d['file']} row {d['row']} (id {d['id']!r}): {d['reason']}" for d in self._bad_rows[:5])
+            raise ValueError(
+                f"{len(self._bad_rows)} rows are no node: {shown}. Rows count from 0 without the header. Correct them, or "
+                "leave them out with `data.init_args.invalid: drop`."
+            )
+
+    # Clients
+
+    def share_out(self, graph: Data) -> Partition:
+        if not len(self._owner):
+            return super().share_out(graph)
+        owner = torch.full((len(self.original_ids),), -1, dtype=torch.long)
+        owner[self._rows] = self._owner
+        here = owner[graph.node_id]  # the largest component may have left nodes out
+        return Partition([(here == client).nonzero().view(-1) for client in range(self.num_clients)], self.partition)
+
+    @property
+    def dropped_rows(self) -> list[dict[str, Any]]:
+        """``{"row", "reason", "id"}`` of each row of nodes that is not in the graph; rows of several tables go on."""
+        cut = [{**drop, "id": self.original_ids[drop["row"]]} for drop in super().dropped_rows]
+        return sorted(self._bad_rows + cut, key=lambda drop: drop["row"])
+
+    # Reporting
+
+    def partition_record(self) -> dict[str, Any]:
+        record = super().partition_record()
+        return {**record, "client_names": self.client_names, "split": self._split_name}
+
+    @property
+    def _split_name(self) -> str:
+        return "column" if self._columns.split is not None else self.split
+
+    def report(self) -> dict[str, Any]:
+        report = super().report()
+        links = self._links
+        counts = {"lines": links.lines, **self._link_counts, "unknown": links.num_unknown, "bad": links.num_bad,
+                  "of_dropped_nodes": links.of_dropped}  # fmt: skip
+        report["findings"] = self._own_findings(report["labels"]) + report["findings"]
+        return {**report, "split": self._split_name, "client_names": self.client_names, "class_names": self.class_names,
+                "links": counts, "notices": self.notices}  # fmt: skip
+
+    def _own_findings(self, labels: list[list[int]]) -> list[Finding]:
+        found, links, counts = [], self._links, self._link_counts
+
+        def tell(kind: str, count: int, message: str, remedy: str = "Nothing, if this is meant.") -> None:
+            if count:
+                found.append(finding(kind, None, count, message, remedy))
+
+        bad = self._bad_rows
+        shown = ", ".join(f"{d['row']} ({d['reason']})" for d in bad[:5]) + (", ..." if len(bad) > 5 else "")
+        tell("invalid_rows", len(bad), f"{len(bad)} rows of nodes cannot be used: rows {shown}.",
+             "Correct them in the file; all are in `dropped_rows`.")  # fmt: skip
+        tell("unknown_ids", links.num_unknown, f"{links.num_unknown} of {links.lines} links name an id that no node has and "
+             f"were left out: {'; '.join(links.unknown)}.", "Add these nodes, or correct the links.")  # fmt: skip
+        tell("invalid_links", links.num_bad, f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}.",
+             "Correct them in the file.")  # fmt: skip
+        tell("links_of_dropped_nodes", links.of_dropped, f"{links.of_dropped} of {links.lines} links end at a node whose row "
+             "cannot be used, and were left out.", "Correct the rows of nodes.")  # fmt: skip
+        tell("self_loops", counts["self_loops"], f"{counts['self_loops']} of {links.lines} links go from a node to itself and "
+             f"were left out; {counts['only_self_loops']} nodes have no other.")  # fmt: skip
+        tell("repeated_links", counts["repeated"], f"{counts['repeated']} of {links.lines} links repeat an earlier line; each "
+             "counts once.")  # fmt: skip
+        if self.partition == "folder":
+            tell("shared_ids", self._repeated_ids, f"{self._repeated_ids} ids occur at several clients: each client's node is "
+                 "its own, and links between clients cannot name them.",
+                 "Make ids unique, for example by the client's name in front.")  # fmt: skip
+        nobody = int((self._owner == -1).sum())
+        tell("no_client", nobody, f"{nobody} nodes belong to no client: they are in the global graph only.")
+        if self.client_names:
+            whole = label_counts(self.data.y, len(self.class_names))
+            for client, own in enumerate(labels):
+                absent = [c for c, n in zip(self.class_names, own, strict=True) if not n]
+                absent = [c for c in absent if whole[self.class_names.index(c)]]
+                if absent:
+                    found.append(finding("missing_classes", client, len(absent), f"Client {self.client_names[client]!r} has no "
+                                         f"node of {len(absent)} of {len(self.class_names)} classes "
+                                         f"({', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}).",
+                                         "Nothing, if this is meant: the model has all classes everywhere."))  # fmt: skip
+        return found
+
+
+def _client_folders(root: Path, nodes: str) -> list[Path]:
+    """Folders below ``root`` that have a table of nodes, if ``root`` itself has none."""
+    if (root / nodes).is_file() or not root.is_dir():
+        return []
+    return sorted(folder for folder in root.iterdir() if (folder / nodes).is_file())
+
+
+def _named(table: NodeTable, client: str) -> str:
+    return client or str(table.path)
+
+
+def _joined(table: NodeTable, other: NodeTable) -> sp.csr_matrix:
+    """Rows of ``other`` in the order of the nodes of ``table``, by id."""
+    row = {other.ids[row]: place for place, row in enumerate(other.kept.tolist())}
+    ids = [table.ids[row] for row in table.kept]
+    missing = [name for name in ids if name not in row]
+    if missing:
+        raise ValueError(
+            f"`{other.path}` has no usable row for {len(missing)} nodes of `{table.path}`: ids "
+            f"{', '.join(map(repr, missing[:5]))}."
+        )
+    return other.x[[row[name] for name in ids]]
+
+
+def _as_csr(x: sp.csr_matrix) -> Tensor:
+    x.sum_duplicates()
+    return csr_tensor(*(torch.from_numpy(np.ascontiguousarray(part)) for part in (x.indptr, x.indices, x.data)), x.shape)
+
+
+def _degree_features(pairs: Tensor, num_nodes: int) -> Tensor:
+    """A constant and log(1 + number of distinct neighbours), ``(N, 2)``."""
+    pairs = pairs[:, pairs[0] != pairs[1]]
+    both = torch.cat([pairs, pairs.flip(0)], dim=1)
+    key = torch.unique(both[0] * num_nodes + both[1])
+    degree = torch.bincount(torch.div(key, max(num_nodes, 1), rounding_mode="floor"), minlength=num_nodes)
+    return torch.stack([torch.ones(num_nodes), degree.float().log1p()], dim=1)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _by_value(text: str) -> tuple[float, str]:
+    return float(text), text

@@ -1,0 +1,224 @@
+"""A table of nodes: ids, features, labels, clients and splits of people's own graphs, with what could not be used."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from datamodules.table_scan import MAX_UNPACKED
+from datamodules.tables import NUMBER, Chunk, Table, TableFormat, decimal_mark, is_blank, parse_numbers, shown
+
+SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
+
+
+@dataclass(frozen=True)
+class NodeColumns:
+    """Which column is what; ``None`` = there is none.
+
+    Attributes:
+        id, label, client, split: Names of columns.
+        features: Names of the feature columns, or ``None`` for all other columns that hold numbers.
+    """
+
+    id: str
+    label: str | None = None
+    client: str | None = None
+    split: str | None = None
+    features: tuple[str, ...] | None = None
+
+    @property
+    def named(self) -> list[str]:
+        """The columns that are no features."""
+        return [name for name in (self.id, self.label, self.client, self.split) if name is not None]
+
+
+@dataclass
+class NodeTable:
+    """The nodes of one file, R rows of which N can be used.
+
+    Attributes:
+        path: The file.
+        ids: All R ids as written, also of rows that cannot be used.
+        kept: Rows that are nodes, ``(N,)``.
+        x: Their features, CSR ``(N, F)``; F = 0 where features come from elsewhere.
+        label, client, split: Their texts, N each; ``""`` where blank, split as ``train``, ``val``, ``test``.
+        feature_names: F names.
+        dropped: ``{"row", "reason", "id"}`` of the other rows.
+        notices: What was found out instead of given.
+    """
+
+    path: Path
+    ids: list[str]
+    kept: np.ndarray
+    x: sp.csr_matrix
+    label: list[str]
+    client: list[str]
+    split: list[str]
+    feature_names: list[str]
+    dropped: list[dict[str, Any]] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def read_nodes(path: Path, columns: NodeColumns, form: TableFormat, decimal: str | None) -> NodeTable:
+    """Read a table of nodes.
+
+    A row without an id, with an id that an earlier row has, with a feature that is blank or no number, or with another
+    number of fields than the header, is no node; it is listed in ``dropped``.
+
+    Args:
+        path: CSV or parquet.
+        columns: Which column is what.
+        form: How CSV is written.
+        decimal: ``.``, ``,`` or ``None`` to find out.
+
+    Raises:
+        ValueError: No such column, a label that is a measurement, a split of another name; the file is no table.
+    """
+    options = {"data.init_args.id_column": columns.id, "data.init_args.label_column": columns.label,
+               "data.init_args.client_column": columns.client, "data.init_args.split_column": columns.split}  # fmt: skip
+    needed = {option: name for option, name in options.items() if name is not None}
+    needed |= {f"data.init_args.features[{place}]": name for place, name in enumerate(columns.features or ())}
+    table = Table(path, form, needed)
+    notices = list(table.notices)
+    candidates = [name for name in table.columns if name not in columns.named]
+    names = list(columns.features) if columns.features is not None else None
+
+    texts: dict[str, list[str]] = {name: [] for name in columns.named}
+    parts: list[sp.csr_matrix] = []
+    reasons: dict[int, str] = {}
+    for chunk in table.chunks([*columns.named, *(candidates if names is None else names)]):
+        if names is None:
+            names = _numeric(chunk, candidates, decimal)
+            left = [name for name in candidates if name not in names]
+            if names:
+                notices.append(f"`{path}`: the {len(names)} other column(s) of numbers are taken for features.")
+            if left:
+                notices.append(f"`{path}`: {_few(left)} hold text and are no features.")
+        if decimal is None:
+            decimal = decimal_mark([text for name in names for text in chunk.columns[name][:1000]])
+            if decimal == ",":
+                notices.append(f"`{path}`: `,` is taken for the decimal mark of features.")
+        for name in columns.named:
+            texts[name] += [text.strip() for text in chunk.columns[name]]
+        reasons |= chunk.bad
+        parts.append(_features(chunk, names, decimal, reasons))
+    x = sp.vstack(parts, format="csr") if parts else sp.csr_matrix((0, 0), dtype=np.float32)
+
+    ids = texts[columns.id]
+    first: dict[str, int] = {}
+    for row, name in enumerate(ids):
+        if row in reasons:
+            continue
+        if is_blank(name):
+            reasons[row] = "no id"
+        elif name in first:
+            reasons[row] = f"the id is that of row {first[name]}, too"
+        else:
+            first[name] = row
+    kept = np.array([row for row in range(len(ids)) if row not in reasons], dtype=np.int64)
+    dropped = [{"row": row, "reason": reasons[row], "id": ids[row]} for row in sorted(reasons)]
+
+    def column(name: str | None) -> list[str]:
+        return [""] * len(kept) if name is None else [_value(texts[name][row]) for row in kept]
+
+    return NodeTable(path, ids, kept, x[kept], [_class_name(text, path) for text in column(columns.label)],
+                     column(columns.client), _splits(column(columns.split), kept, path), names or [], dropped,
+                     notices)  # fmt: skip
+
+
+def _numeric(chunk: Chunk, candidates: Sequence[str], decimal: str | None) -> list[str]:
+    """Columns that hold numbers, as far as the first rows tell: at least one, and no more texts than numbers."""
+    names = []
+    for name in candidates:
+        head = chunk.columns[name][:1000]
+        values, wrong = parse_numbers(head, decimal or decimal_mark(head))
+        if np.isfinite(values).sum() > len(wrong):
+            names.append(name)
+    return names
+
+
+def _features(chunk: Chunk, names: Sequence[str], decimal: str, reasons: dict[int, str]) -> sp.csr_matrix:
+    values = np.zeros((chunk.size, len(names)), dtype=np.float32)
+    for place, name in enumerate(names):
+        column, wrong = parse_numbers(chunk.columns[name], decimal)
+        for row, reason in wrong.items():
+            reasons.setdefault(chunk.first + row, f"feature {name!r}: {reason}")
+        for row in np.flatnonzero(np.isnan(column)).tolist():
+            reasons.setdefault(chunk.first + row, f"feature {name!r} is blank")
+        values[:, place] = np.nan_to_num(column)
+    return sp.csr_matrix(values)
+
+
+def _value(text: str) -> str:
+    return "" if is_blank(text) else text
+
+
+def _class_name(text: str, path: Path) -> str:
+    """A label as the name of a class; ``1.0`` is class ``1``.
+
+    Raises:
+        ValueError: The label is a measurement.
+    """
+    if "." in text and NUMBER.fullmatch(text):
+        value = float(text)
+        if not value.is_integer():
+            raise ValueError(
+                f"`{path}`: label {shown(text)} is a measurement, but nodes are classified here: labels are names or whole "
+                "numbers. Is `data.init_args.label_column` right? Put values into classes first."
+            )
+        return str(int(value))
+    return text
+
+
+def _splits(texts: list[str], rows: np.ndarray, path: Path) -> list[str]:
+    wrong = [place for place, text in enumerate(texts) if text and text.lower() not in SPLIT_NAMES]
+    if wrong:
+        raise ValueError(
+            f"`{path}`, row {rows[wrong[0]]}: split {shown(texts[wrong[0]])} is none of train, val, test or blank "
+            f"({len(wrong)} such rows). Correct it, or leave out `data.init_args.split_column`."
+        )
+    return [SPLIT_NAMES[text.lower()] if text else "" for text in texts]
+
+
+def read_matrix(path: Path) -> sp.csr_matrix:
+    """Features from a ``.npz`` without pickle: a SciPy sparse matrix (``scipy.sparse.save_npz``) or one 2-D array.
+
+    Raises:
+        ValueError: It is neither, or its indices do not fit its shape.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(item.file_size for item in archive.infolist()) > MAX_UNPACKED:
+                raise ValueError(f"it unpacks to more than {MAX_UNPACKED >> 30} GiB")
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if "indptr" in arrays:
+            if arrays["format"].item() not in (b"csr", "csr"):
+                raise ValueError("its sparse format is not CSR: save `matrix.tocsr()`")
+            shape = tuple(int(size) for size in arrays["shape"])
+            x = sp.csr_matrix((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
+            x.check_format(full_check=True)
+        else:
+            flat = [array for array in arrays.values() if array.ndim == 2]
+            if len(flat) != 1:
+                raise ValueError(f"it has the arrays {', '.join(arrays) or 'none'}")
+            x = sp.csr_matrix(flat[0])
+        x = x.astype(np.float32)
+        if not np.isfinite(x.data).all():
+            raise ValueError("some features are NaN or infinite")
+        return x
+    except (ValueError, TypeError, KeyError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"`{path}` holds no features ({error}). Needed is a `.npz` of `scipy.sparse.save_npz`, or of `numpy.savez` "
+            "with one array of shape (nodes, features)."
+        ) from error
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(f"`{name}`" for name in names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,313 @@
+"""Tables of people's own data: CSV with any separator and line end, plain or gzip, and parquet, row by row and exact.
+
+CSV goes through Python's ``csv`` reader and not through ``pandas``, which fills a row that is too short, and takes the
+first column for an index where rows have a field more than the header: either way values would silently move. Here
+each row has as many fields as the header, or a reason why it cannot be used. Rows count from 0 without the header and
+without empty lines, in a file of any kind.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from datamodules.table_scan import not_in_encoding, open_text, scan
+
+MISSING = frozenset(("", "nan", "na", "n/a", "none", "null"))
+SEPARATORS = (",", "\t", ";", "|", " ")
+CHUNK_BYTES = 1 << 24
+CHUNK_ROWS = 50_000
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+PLAIN = set("0123456789+-.eE")
+COMMA_NUMBER = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How CSV files are written.
+
+    Args:
+        separator: One character; ``None`` = found out from the first lines.
+        encoding: Of the text; a byte order mark is skipped.
+        header: Whether the first line names the columns; otherwise they are called ``0``, ``1``, ...
+    """
+
+    separator: str | None = None
+    encoding: str = "utf-8"
+    header: bool = True
+
+
+@dataclass
+class Chunk:
+    """Some consecutive rows.
+
+    Attributes:
+        first: Number of the first row.
+        columns: Texts of each column, ``""`` where blank.
+        bad: Rows (counted from 0) that are no row of the table, with the reason; all their fields are ``""``.
+    """
+
+    first: int
+    columns: dict[str, list[str]]
+    size: int
+    bad: dict[int, str] = field(default_factory=dict)
+
+
+class Table:
+    """One file, opened and checked; nothing of it is in memory yet.
+
+    Args:
+        path: A CSV file (plain or gzip) or a parquet file.
+        form: How it is written.
+        needed: Columns that must be there, in the user's words: ``{"data.init_args.id_column": "id"}``.
+
+    Attributes:
+        columns: Names of all columns, in order.
+        notices: What was found out instead of given, in words.
+
+    Raises:
+        ValueError: See :func:`~datamodules.table_scan.scan`; a needed column is missing; no header.
+    """
+
+    def __init__(self, path: str | Path, form: TableFormat | None = None, needed: dict[str, str] | None = None) -> None:
+        self.path, self.form = Path(path), form or TableFormat()
+        self.notices: list[str] = []
+        self.separator = self.form.separator
+        if self.separator is not None and len(self.separator) != 1:
+            raise ValueError(f"`data.init_args.separator` must be one character, got {self.separator!r}.")
+        found = scan(self.path, self.form.encoding)
+        self.is_parquet, self._size = found.kind == "parquet", found.size
+        if self.is_parquet:
+            names = [str(name) for name in _parquet(self.path).schema_arrow.names]
+        else:
+            names = self._read_head(found.head, found.lines, found.size, list((needed or {}).values()))
+        self.columns = _distinct(names, self.notices, self.path)
+        for option, name in (needed or {}).items():
+            if name not in self.columns:
+                raise ValueError(
+                    f"`{option}` is {name!r}, but `{self.path}` has no such column. Its columns are: "
+                    f"{_listed(self.columns)}" + ("." if self.separator is None else f" (separator {self.separator!r}).")
+                )
+            if names.count(name) > 1:
+                raise ValueError(f"`{self.path}` has {names.count(name)} columns called {name!r}: rename all but one.")
+
+    def _read_head(self, head: str, lines: int, size: int, wanted: list[str]) -> list[str]:
+        if self.separator is None:
+            self.separator = guess_separator(head, wanted)
+            if self.separator != ",":
+                self.notices.append(f"`{self.path}`: taken as separated by {self.separator!r}.")
+        self._rows_per_chunk = min(CHUNK_ROWS, max(1, CHUNK_BYTES * max(lines, 1) // max(size, 1)))
+        with open_text(self.path, self.form.encoding) as file:
+            first = next((row for row in self._parse(file) if row), [])
+        if self.form.header:
+            return [name.strip() for name in first]
+        return [str(number) for number in range(len(first))]
+
+    def _parse(self, file: Any) -> Iterator[list[str]]:
+        reader = csv.reader(file, delimiter=self.separator or ",", strict=True)
+        try:
+            yield from reader
+        except csv.Error as error:
+            raise ValueError(
+                f"`{self.path}`, line {reader.line_num}: {error}. A field with quotes or separators in it must be quoted, "
+                'and a quote in it doubled; is a closing `"` missing?'
+            ) from error
+        except UnicodeDecodeError as error:
+            raise not_in_encoding(self.path, self.form.encoding, error) from error
+
+    def chunks(self, wanted: Sequence[str] | None = None) -> Iterator[Chunk]:
+        """All rows, some at a time, with a progress bar on a terminal if it takes long.
+
+        Args:
+            wanted: Columns to keep; all by default.
+        """
+        names = self.columns if wanted is None else list(dict.fromkeys(wanted))
+        source = self._parquet_chunks(names) if self.is_parquet else self._csv_chunks(names)
+        with tqdm(desc=f"reading {self.path.name}", unit="row", disable=None, delay=1.0, leave=False) as bar:
+            for chunk in source:
+                yield chunk
+                bar.update(chunk.size)
+
+    def _csv_chunks(self, names: Sequence[str]) -> Iterator[Chunk]:
+        places, width = [self.columns.index(name) for name in names], len(self.columns)
+        with open_text(self.path, self.form.encoding) as file:
+            rows = (row for row in self._parse(file) if row)
+            if self.form.header:
+                next(rows, None)
+            number, first, bad, kept = 0, 0, {}, []
+            for row in rows:
+                if len(row) != width:
+                    row, reason = _fitted(row, width)
+                    if reason:
+                        bad[number] = reason
+                kept.append(tuple(row[place] for place in places))
+                number += 1
+                if len(kept) >= self._rows_per_chunk:
+                    yield _chunk(first, names, kept, bad)
+                    first, bad, kept = number, {}, []
+            if kept:
+                yield _chunk(first, names, kept, bad)
+
+    def _parquet_chunks(self, names: Sequence[str]) -> Iterator[Chunk]:
+        first = 0
+        for batch in _parquet(self.path).iter_batches(batch_size=min(CHUNK_ROWS, 10_000), columns=list(names)):
+            columns = {name: [cell_text(value) for value in batch.column(name).to_pylist()] for name in names}
+            yield Chunk(first, columns, batch.num_rows)
+            first += batch.num_rows
+
+    def read(self, wanted: Sequence[str]) -> Chunk:
+        """All rows of some columns at once."""
+        whole = Chunk(0, {name: [] for name in wanted}, 0)
+        for chunk in self.chunks(wanted):
+            for name, texts in chunk.columns.items():
+                whole.columns[name] += texts
+            whole.size += chunk.size
+            whole.bad |= chunk.bad
+        return whole
+
+
+def _chunk(first: int, names: Sequence[str], rows: list[tuple[str, ...]], bad: dict[int, str]) -> Chunk:
+    columns = zip(*rows, strict=True) if names else ()
+    return Chunk(first, {n: list(c) for n, c in zip(names, columns, strict=True)}, len(rows), bad)
+
+
+def _fitted(row: list[str], width: int) -> tuple[list[str], str]:
+    """A row of another length than the header: blank fields at its end do no harm, all else is no row."""
+    if len(row) > width and not any(text.strip() for text in row[width:]):
+        return row[:width], ""
+    return [""] * width, f"{len(row)} fields instead of {width}"
+
+
+def _parquet(path: Path) -> Any:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ValueError(f"`{path}` is a parquet file: `pip install pyarrow` to read it, or save it as CSV.") from error
+    try:
+        return ParquetFile(path)
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"`{path}` is a damaged parquet file ({error}). Copy it again.") from error
+
+
+def _distinct(names: list[str], notices: list[str], path: Path) -> list[str]:
+    """Column names that differ: blank ones are numbered, repeated ones marked."""
+    result: list[str] = []
+    for place, name in enumerate(names):
+        shown = name or f"column {place}"
+        if shown in result:
+            shown = f"{shown} ({place})"
+            notices.append(f"`{path}` has several columns called {name!r}: column {place} is {shown!r} here.")
+        result.append(shown)
+    return result
+
+
+def guess_separator(head: str, wanted: Sequence[str] = ()) -> str:
+    """The separator under which the header has the wanted columns and the first rows as many fields as it.
+
+    Args:
+        head: The first lines of a file.
+        wanted: Names of columns that have to be there.
+    """
+    lines = re.split(r"\r\n|\r|\n", head)
+    lines = lines[: max(1, len(lines) - 1)][:100]  # the last one may be cut off
+
+    def fitness(separator: str) -> tuple[int, float, int, int]:
+        try:
+            rows = [row for row in csv.reader(lines, delimiter=separator) if row]
+        except csv.Error:
+            return 0, 0.0, 0, 0
+        if not rows:
+            return 0, 0.0, 0, 0
+        width = len(rows[0])
+        same = sum(len(row) == width for row in rows) / len(rows) if width > 1 else 0.0
+        names = {name.strip() for name in rows[0]}
+        return sum(name in names for name in wanted), same, width, -SEPARATORS.index(separator)
+
+    best = max(SEPARATORS, key=fitness)
+    return best if fitness(best)[2] > 1 else ","
+
+
+def cell_text(value: Any) -> str:
+    """A parquet value as the text that a CSV file would hold; blank for null and NaN."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value)
+
+
+def is_blank(text: str) -> bool:
+    """Whether a field counts as missing."""
+    return text.strip().lower() in MISSING
+
+
+def decimal_mark(texts: Sequence[str]) -> str:
+    """``,`` where numbers such as ``132,159`` and none such as ``132.159`` occur, else ``.``."""
+    commas = False
+    for text in texts:
+        text = text.strip()
+        if "," in text:
+            commas = commas or COMMA_NUMBER.fullmatch(text) is not None
+        elif "." in text and NUMBER.fullmatch(text):
+            return "."
+    return "," if commas else "."
+
+
+def parse_numbers(texts: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, dict[int, str]]:
+    """Numbers of one column.
+
+    Args:
+        texts: Fields; ``true`` and ``false`` are 1 and 0, blanks are missing.
+        decimal: ``.`` or ``,``.
+
+    Returns:
+        float64 of the same length, ``nan`` where missing or wrong; and the reason at each position that is no finite
+        number of single precision.
+    """
+    if decimal == "." and set("".join(texts)) <= PLAIN and "" not in texts:
+        try:
+            quick = np.array(texts).astype(np.float64)
+            if (np.abs(quick) <= np.finfo(np.float32).max).all():
+                return quick, {}
+        except ValueError:
+            pass
+    values = np.full(len(texts), np.nan)
+    wrong: dict[int, str] = {}
+    largest = float(np.finfo(np.float32).max)
+    for place, text in enumerate(texts):
+        text = text.strip()
+        if not text or text.lower() in MISSING:
+            continue
+        plain = text if decimal == "." else text.replace(",", ".") if "." not in text else "?"
+        if NUMBER.fullmatch(plain):
+            value = float(plain)
+            if abs(value) > largest:
+                wrong[place] = f"{shown(text)} is too large"
+            else:
+                values[place] = value
+        elif text.lower() in ("true", "false"):
+            values[place] = float(text.lower() == "true")
+        else:
+            wrong[place] = f"{shown(text)} is not a number"
+    return values, wrong
+
+
+def shown(text: str) -> str:
+    """A field for a message: quoted, and cut where it is long."""
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def _listed(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")

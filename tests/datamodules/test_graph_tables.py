@@ -1,0 +1,231 @@
+"""One's own graph: hand-made tables with known answers, and the awkward real files."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from graph_fixtures import real_data
+
+from datamodules import GraphCSVDataModule
+from datamodules.rawfiles import read_planetoid
+
+NODES = """id,f1,f2,label,site,part
+n-1,1,0,red,A,train
+n-2,0,1,blue,A,train
+n-3,1,1,,B,
+n-4,0.5,0,blue,B,test
+n-5,0,0.25,red,,val
+"""
+EDGES = "source,target\nn-1,n-2\nn-2,n-1\nn-2,n-3\nn-2,n-3\nn-3,n-3\nn-5,n-5\nn-4,n-3\nn-1,n-4\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "nodes.csv").write_text(NODES)
+    (tmp_path / "edges.csv").write_text(EDGES)
+    return tmp_path
+
+
+def own(folder, **options):
+    options = {"sparse_features": False, **options}
+    data = GraphCSVDataModule(root=str(folder), **options)
+    data.setup()
+    return data
+
+
+def pairs(data):
+    """Undirected links by original ids."""
+    names = [data.original_ids[row] for row in data.data.node_id.tolist()]
+    return {tuple(sorted((names[a], names[b]))) for a, b in data.data.edge_index.T.tolist()}
+
+
+def by_id(data, values):
+    return dict(zip((data.original_ids[row] for row in data.data.node_id.tolist()), values.tolist(), strict=True))
+
+
+def test_a_table_of_nodes_and_links_by_hand(folder):
+    data = own(folder, client_column="site", split_column="part")
+    assert data.schema == {"num_features": 2, "num_classes": 2} and data.class_names == ["blue", "red"]
+    assert by_id(data, data.data.x)["n-4"] == [0.5, 0.0] and by_id(data, data.data.x)["n-5"] == [0.0, 0.25]
+    assert by_id(data, data.data.y) == {"n-1": 1, "n-2": 0, "n-3": -1, "n-4": 0, "n-5": 1}
+    assert by_id(data, data.data.train_mask) == {"n-1": True, "n-2": True, "n-3": False, "n-4": False, "n-5": False}
+    assert pairs(data) == {("n-1", "n-2"), ("n-2", "n-3"), ("n-3", "n-4"), ("n-1", "n-4")}
+    report = data.report()
+    assert report["links"] == {"lines": 8, "self_loops": 2, "repeated": 1, "two_way": 2, "undirected": 4,
+                               "only_self_loops": 1, "unknown": 0, "bad": 0, "of_dropped_nodes": 0}  # fmt: skip
+    assert report["client_names"] == ["A", "B"] and report["client_sizes"] == [2, 2] and report["lost_edges"] == 2
+    kinds = {f["kind"]: f for f in report["findings"]}
+    assert kinds["no_client"]["count"] == 1 and kinds["self_loops"]["count"] == 2
+    assert kinds["missing_classes"]["message"] == "Client 'B' has no node of 1 of 2 classes (red)."
+    record = data.partition_record()
+    assert record["method"] == "column" and record["membership"] == [[0, 1], [2, 3]] and record["split"] == "column"
+
+
+def test_a_folder_per_client_with_links_between(tmp_path):
+    for client, ids in (("north", (1, 2)), ("south", (3, 1))):
+        place = tmp_path / client
+        place.mkdir()
+        columns = "id,a,b,label" if client == "north" else "label,b,id,a"  # the order of columns does not matter
+        rows = {"north": "{0},{0},-{0},x", "south": "x,-{0},{0},{0}"}[client]
+        (place / "nodes.csv").write_text(columns + "\n" + "".join(rows.format(i) + "\n" for i in ids))
+        (place / "edges.csv").write_text(f"source,target\n{ids[0]},{ids[1]}\n")
+    (tmp_path / "edges.csv").write_text("source,target\n2,3\n")
+    data = own(tmp_path)
+    assert data.partition_record()["method"] == "folder" and data.client_names == ["north", "south"]
+    assert data.original_ids == ["1", "2", "3", "1"]
+    assert data.data.edge_index.tolist() == [[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]]
+    assert data.data.x.tolist() == [[1, -1], [2, -2], [3, -3], [1, -1]]
+    report = data.report()
+    assert report["lost_edges"] == 1 and {f["kind"]: f["count"] for f in report["findings"]}["shared_ids"] == 1
+    (tmp_path / "edges.csv").write_text("source,target\n2,3\n1,3\n")  # whose node 1?
+    with pytest.raises(ValueError, match="1 of 4 links name an id that no node has: edges.csv row 1: '1' - '3'"):
+        own(tmp_path)
+
+
+def test_a_client_with_other_columns_is_named(tmp_path):
+    for client in ("north", "south", "west"):
+        (tmp_path / client).mkdir()
+        extra = ("c", ",7") if client == "south" else ("b", ",7")
+        (tmp_path / client / "nodes.csv").write_text(f"id,label,a,{extra[0]}\n1,x,1{extra[1]}\n2,y,1{extra[1]}\n")
+        (tmp_path / client / "edges.csv").write_text("source,target\n1,2\n")
+    with pytest.raises(ValueError, match="2 of 3 clients have 2 of them, but client 'south' lacks 'b' and has also 'c'"):
+        own(tmp_path)
+    assert own(tmp_path, features=["a"]).schema["num_features"] == 1
+    with pytest.raises(ValueError, match=r"classes` lists 1 classes, but there are other labels in 'north': 'y'; 'south'"):
+        own(tmp_path, features=["a"], classes=["x"])
+    for client, width in (("north", 3), ("south", 2), ("west", 3)):
+        sp.save_npz(tmp_path / client / "x.npz", sp.csr_matrix(np.ones((2, width))))
+    with pytest.raises(ValueError, match="2 of 3 clients have 3, but client 'south' has 2"):
+        own(tmp_path, features="x.npz")
+
+
+def test_features_from_files_and_from_degrees(folder):
+    wanted = own(folder).data.x
+    x = sp.csr_matrix(wanted.numpy())
+    sp.save_npz(folder / "sparse.npz", x)
+    np.savez(folder / "dense.npz", x=wanted.numpy())
+    lines = ["id;f1;f2", *(f"n-{i + 1};{a};{b}" for i, (a, b) in enumerate(wanted.tolist()))]
+    (folder / "features.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]).replace(".", ","))
+    for file in ("sparse.npz", "dense.npz", "features.csv"):
+        torch.testing.assert_close(own(folder, features=file).data.x, wanted)
+    assert own(folder, features="sparse.npz", sparse_features=True).data.x.layout == torch.sparse_csr
+    degree = own(folder, features="degree").data.x
+    torch.testing.assert_close(degree[:, 1].expm1(), torch.tensor([2.0, 2, 2, 2, 0]))
+    sp.save_npz(folder / "short.npz", x[:4])
+    with pytest.raises(ValueError, match="has 4 rows of features, but .* has 5 rows of nodes"):
+        own(folder, features="short.npz")
+    (folder / "few.csv").write_text("id,f1\nn-1,1\n")
+    with pytest.raises(ValueError, match="no usable row for 4 nodes .*: ids 'n-2'"):
+        own(folder, features="few.csv")
+
+
+def test_a_matrix_of_pickles_or_wild_indices_is_refused(folder):
+    np.savez(folder / "objects.npz", x=np.array([[{}]], dtype=object))
+    with pytest.raises(ValueError, match="objects.npz` holds no features"):
+        own(folder, features="objects.npz")
+    np.savez(folder / "wild.npz", format=np.array(b"csr"), shape=np.array([5, 2]), data=np.ones(1),
+             indices=np.array([10**9]), indptr=np.array([0, 1, 1, 1, 1, 1]))  # fmt: skip
+    with pytest.raises(ValueError, match="wild.npz` holds no features"):
+        own(folder, features="wild.npz")
+
+
+def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
+    (tmp_path / "nodes.csv").write_text("id,f,label\na,1,x\na,2,y\n,3,x\nb,,x\nc,five,y\nd,6\ne,7,y\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,e\nb,e\na,\nzz,a\na,e,b\n")
+    with pytest.raises(ValueError, match="1 of 5 links name an id that no node has: edges.csv row 3: 'zz' - 'a'"):
+        own(tmp_path)
+    data = own(tmp_path, unknown_ids="drop", num_clients=1)
+    assert [(d["row"], d["id"], d["reason"]) for d in data.dropped_rows] == [
+        (1, "a", "the id is that of row 0, too"), (2, "", "no id"), (3, "b", "feature 'f' is blank"),
+        (4, "c", "feature 'f': 'five' is not a number"), (5, "", "2 fields instead of 3")]  # fmt: skip
+    assert by_id(data, data.data.x) == {"a": [1.0], "e": [7.0]} and pairs(data) == {("a", "e")}
+    links = data.report()["links"]
+    assert (links["unknown"], links["bad"], links["of_dropped_nodes"]) == (1, 2, 1)
+    with pytest.raises(ValueError, match=r"5 rows are no node: .*nodes.csv row 1 \(id 'a'\): the id is that of row 0"):
+        own(tmp_path, unknown_ids="drop", invalid="raise")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partition": "column"}, "`data.init_args.partition: column` and `data.init_args.client_column` belong together"),
+        ({"partition": "folder"}, "no folder below .* has a file `nodes.csv`"),
+        ({"id_column": "key"}, "`data.init_args.id_column` is 'key', but .* Its columns are: 'id', 'f1'"),
+        ({"features": ["f1", "f9"]}, r"`data.init_args.features\[1\]` is 'f9'"),
+        ({"label_column": "f1"}, "label '0.5' is a measurement"),
+        ({"split_column": "site"}, "row 0: split 'A' is none of train, val, test or blank"),
+        ({"source_column": "from"}, "`data.init_args.source_column` is 'from'"),
+        ({"edges": "links.csv"}, "links.csv` is no file"),
+        ({"classes": ["red"]}, "there are other labels in .*: 'blue'"),
+        ({"separator": ",,"}, "`data.init_args.separator` must be one character"),
+        ({"unknown_ids": "keep"}, "`data.init_args.unknown_ids` must be one of raise, drop"),
+    ],
+)
+def test_mistakes_are_told_in_the_users_names(folder, options, message):
+    with pytest.raises(ValueError, match=message):
+        own(folder, **options)
+
+
+def test_without_columns_of_numbers_one_is_told_what_to_do(tmp_path):
+    (tmp_path / "nodes.csv").write_text("id,label,note\n1,a,hello\n2,b,you\n")
+    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
+    with pytest.raises(ValueError, match="no column of numbers .*set it to `degree`"):
+        own(tmp_path)
+    assert own(tmp_path, features="degree", num_clients=1).schema["num_features"] == 2
+
+
+def planetoid_cora():
+    root = real_data("planetoid", "Cora", "raw")
+    return read_planetoid(__import__("pathlib").Path(root, "planetoid", "Cora", "raw"), "Cora")
+
+
+def refined(graph, rounds=8):
+    """Colour refinement: equal colours only where neighbourhoods look alike."""
+    colour = dict(graph.degree)
+    for _ in range(rounds):
+        colour = {v: hash((colour[v], tuple(sorted(colour[u] for u in graph[v])))) for v in graph}
+    nx.set_node_attributes(graph, colour, "colour")
+    return graph
+
+
+def test_cora_cites_with_features_is_planetoids_cora(tmp_path):
+    """Which paper is which node is found from the links alone; the features and labels that each paper gets must then
+    come out beside the same neighbours."""
+    cora = planetoid_cora()
+    cites = real_data("awkward", "graphs") + "/awkward/graphs/cora.cites"
+    links = [tuple(line.split()) for line in open(cites)]
+    ours, theirs = nx.Graph(cora.edge_index.T.tolist()), nx.Graph(links)
+    paper = nx.vf2pp_isomorphism(refined(ours), refined(theirs), node_label="colour")
+    order = np.random.default_rng(0).permutation(2708).tolist()
+    (tmp_path / "nodes.csv").write_text("id,label\n" + "".join(f"{paper[v]},{int(cora.y[v])}\n" for v in order))
+    x = cora.x.to_dense()
+    sp.save_npz(tmp_path / "x.npz", sp.csr_matrix(x[order].numpy()))
+    data = own(tmp_path, edges=cites, edge_header=False, source_column="0", target_column="1", features="x.npz")
+    assert data.report()["links"] == {"lines": 5429, "self_loops": 0, "repeated": 0, "two_way": 302, "undirected": 5278,
+                                      "only_self_loops": 0, "unknown": 0, "bad": 0, "of_dropped_nodes": 0}  # fmt: skip
+    to_node = torch.tensor(order)  # node of cora at each position
+    torch.testing.assert_close(data.data.x, x[to_node])
+    assert torch.equal(data.data.y, cora.y[to_node])
+    back = to_node[data.data.edge_index]
+    assert set(map(tuple, back.T.tolist())) == set(map(tuple, cora.edge_index.T.tolist()))
+
+
+def test_citeseer_cites_is_reported_exactly_and_trains(tmp_path):
+    from fl_lightning import FedAvg, FederatedTrainer
+    from lit_models import GraphSAGE, LitNodeClassifier
+
+    cites = real_data("awkward", "graphs") + "/awkward/graphs/citeseer.cites"
+    ids = sorted({end for line in open(cites) for end in line.split()})
+    (tmp_path / "nodes.csv").write_text("id,label\n" + "".join(f"{name},{name[0]}\n" for name in ids))
+    options = {"edges": cites, "edge_header": False, "source_column": "0", "target_column": "1", "features": "degree"}
+    data = own(tmp_path, num_clients=4, partition="random", **options)
+    report = data.report()
+    assert report["num_nodes"] == 3327 and sum(not name.isdigit() for name in data.original_ids) == 2304
+    assert report["links"] == {"lines": 4732, "self_loops": 124, "repeated": 0, "two_way": 112, "undirected": 4552,
+                               "only_self_loops": 48, "unknown": 0, "bad": 0, "of_dropped_nodes": 0}  # fmt: skip
+    assert report["isolated_nodes"] == 48 and report["num_edges"] == 4552
+    fed = FederatedTrainer(num_rounds=1, strategy=FedAvg(), seed=0,
+                           trainer={"accelerator": "cpu", "logger": False, "default_root_dir": str(tmp_path)})  # fmt: skip
+    results = fed.fit(LitNodeClassifier(GraphSAGE(hidden_channels=8)), data)
+    assert results["failures"] == [] and results["test"]["global"] > 1 / 36

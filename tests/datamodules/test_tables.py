@@ -1,0 +1,162 @@
+"""Reading tables: every way of writing CSV gives the same rows; what is no table is refused, in bounded memory."""
+
+import csv
+import gzip
+import io
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from datamodules.table_scan import MAX_LINE, scan
+from datamodules.tables import Table, TableFormat, decimal_mark, guess_separator, parse_numbers
+
+ROWS = [("id", "smiles", "y"), ("a b", "CC(=O)O", "1.5"), ("", "C,N", "-2"), ('7"', "c1ccccc1", ""), ("é", "O", "3e2")]
+
+
+def read(path, **form):
+    table = Table(path, TableFormat(**form))
+    chunk = table.read(table.columns)
+    return [tuple(table.columns), *zip(*chunk.columns.values(), strict=True)], chunk.bad
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("kind", ["plain", "bom", "gzip", "quoted", "no end"])
+def test_every_way_of_writing_a_table_reads_the_same(tmp_path, separator, end, kind):
+    text = io.StringIO()
+    quoting = csv.QUOTE_ALL if kind == "quoted" else csv.QUOTE_MINIMAL
+    csv.writer(text, delimiter=separator, lineterminator=end, quoting=quoting).writerows(ROWS)
+    data = text.getvalue().encode("utf-8-sig" if kind == "bom" else "utf-8")
+    data = gzip.compress(data) if kind == "gzip" else data.rstrip() if kind == "no end" else data
+    path = tmp_path / "table.dat"
+    path.write_bytes(data)
+    assert read(path) == (ROWS, {})
+
+
+def test_parquet_reads_as_csv_does(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pa.table({"id": [35, 7, None], "smiles": ["C", None, "N"], "y": [1.0, 2.5, float("nan")], "b": [True, False, None]})
+    parquet.write_table(table, tmp_path / "t.csv")  # the content counts, not the name
+    assert read(tmp_path / "t.csv")[0] == [
+        ("id", "smiles", "y", "b"), ("35", "C", "1", "true"), ("7", "", "2.5", "false"), ("", "N", "", "")]  # fmt: skip
+
+
+def test_rows_of_another_length_never_move_a_value(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("smiles,y\nC,1\nCC,2,\nCCC,3,4\nCCCC\n\nCCCCC,5\n")  # pandas would read C,1 / CC,2 as index and smiles
+    rows, bad = read(path)
+    assert rows[1:] == [("C", "1"), ("CC", "2"), ("", ""), ("", ""), ("CCCCC", "5")]
+    assert bad == {2: "3 fields instead of 2", 3: "1 fields instead of 2"}
+
+
+def test_column_names_that_repeat_or_are_blank(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(",x,x\n1,2,3\n")
+    assert Table(path).columns == ["column 0", "x", "x (2)"]
+    with pytest.raises(ValueError, match="2 columns called 'x'"):
+        Table(path, needed={"data.init_args.id_column": "x"})
+    with pytest.raises(ValueError, match="`data.init_args.id_column` is 'id', but .* has no such column. Its columns are"):
+        Table(path, needed={"data.init_args.id_column": "id"})
+
+
+def test_wanted_columns_decide_between_separators():
+    head = "name;a,b\nx;1,5\ny;2,5\n"
+    assert guess_separator(head) == ";" or guess_separator(head) == ","
+    assert guess_separator(head, ["name"]) == ";" and guess_separator(head, ["name;a"]) == ","
+
+
+def test_numbers_by_hand():
+    values, wrong = parse_numbers(["1.5", " -2 ", "", "NaN", ">10", "1_0", "1e400", "true", "0x1", "1e39"])
+    np.testing.assert_array_equal(values, [1.5, -2, np.nan, np.nan, np.nan, np.nan, np.nan, 1, np.nan, np.nan])
+    assert wrong == {4: "'>10' is not a number", 5: "'1_0' is not a number", 6: "'1e400' is too large",
+                     8: "'0x1' is not a number", 9: "'1e39' is too large"}  # fmt: skip
+    assert parse_numbers(["132,159", "7"], ",")[0].tolist() == [132.159, 7]
+    assert parse_numbers(["1.5", "1"], ",")[1] == {0: "'1.5' is not a number"}
+    assert parse_numbers(["1e39", "1"])[1] == {0: "'1e39' is too large"}
+    assert [decimal_mark(t) for t in (["1,5", ""], ["1,5", "1.5"], ["12"], ["a,b"])] == [",", ".", ".", "."]
+
+
+class Bomb:
+    def __reduce__(self):
+        return (open, ("executed", "w"))
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_pickle_is_never_opened(tmp_path, monkeypatch, protocol):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "nodes.csv"
+    path.write_bytes(pickle.dumps(Bomb(), protocol))
+    with pytest.raises(ValueError, match="is a Python pickle" if protocol else "has no such column"):
+        Table(path, needed={"data.init_args.id_column": "id"})
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        (b"PK\x03\x04rest", "ZIP archive"),
+        (b"a,b\n1,\x002\n", "zero byte"),
+        (b"a,b\n1,\xff\n", "is not utf-8 text.*cp1252"),
+        ("a,b\n1,2\n".encode("utf-16"), "encoding: utf-16"),
+        (b"\x1f\x8b\x08\x00broken", "damaged gzip"),
+        (b'a,b\n1,"2\n3,4\n', r"line 3: .*closing `\"` missing"),
+        (b"PAR1 broken", "parquet"),
+        (b"a,b\n1," + b"x" * 200_000, "field limit"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_a_reason(tmp_path, content, message):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as error:
+        read(path)
+    assert str(path) in str(error.value)
+
+
+def test_other_encodings_by_name(tmp_path):
+    path = tmp_path / "t.csv"
+    for encoding in ("cp1252", "utf-16"):
+        path.write_bytes("id,ü\n1,é\n".encode(encoding))
+        assert read(path, encoding=encoding)[0] == [("id", "ü"), ("1", "é")]
+    with pytest.raises(ValueError, match="`data.init_args.encoding` is 'utf-9', which is unknown"):
+        read(path, encoding="utf-9")
+
+
+def test_missing_files_and_folders(tmp_path):
+    with pytest.raises(ValueError, match="is a folder"):
+        scan(tmp_path)
+    with pytest.raises(ValueError, match="is no file"):
+        scan(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_endless_line_is_refused_without_being_read_into_memory(tmp_path, packed):
+    """A sparse file of 1 GiB without a line end has zero bytes and is refused at once; one of text at ``MAX_LINE``."""
+    path = tmp_path / "t.csv"
+    with open(path, "wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ValueError, match="zero byte"):
+        scan(path)
+    with (gzip.open(path, "wb", 1) if packed else open(path, "wb")) as file:
+        file.write(b"id,label\n")
+        for _ in range((MAX_LINE >> 20) + 2):
+            file.write(b"a" * (1 << 20))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="line of more than 16 MiB"):
+        scan(path)
+    assert tracemalloc.get_traced_memory()[1] < MAX_LINE
+    tracemalloc.stop()
+
+
+def test_chunks_go_on_where_the_last_one_ended(tmp_path, monkeypatch):
+    path = tmp_path / "t.csv"
+    path.write_text("id,y\n" + "".join(f"{i},{i * 2}\n" if i != 5 else "x\n" for i in range(10)))
+    monkeypatch.setattr("datamodules.tables.CHUNK_ROWS", 3)
+    chunks = list(Table(path).chunks(["y"]))
+    assert [(c.first, c.size) for c in chunks] == [(0, 3), (3, 3), (6, 3), (9, 1)]
+    assert chunks[1].columns == {"y": ["6", "8", ""]} and chunks[1].bad == {5: "1 fields instead of 2"}
