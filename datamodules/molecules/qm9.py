@@ -10,22 +10,16 @@ import shutil
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from rdkit import Chem, rdBase
 from torch_geometric.datasets.qm9 import HAR2EV, KCALMOL2EV, QM9
 
-from datamodules.molecules.cache import Arrays, cached, content_key, pack_strings, unpack_strings
 from datamodules.molecules.datamodule import MoleculeDataModule
 from datamodules.molecules.moleculenet import label_column, read_csv
-from datamodules.molecules.packed import PackedMolecules
-from datamodules.molecules.parallel import map_chunks
-from datamodules.molecules.scaffold import murcko_scaffold
+from datamodules.molecules.sdf import geometry_set, read_records, sdf_blocks
 from datamodules.molecules.table import MoleculeSet, usable_rows
 from datamodules.rawfiles import TIMEOUT_SECONDS
 
@@ -94,79 +88,17 @@ class QM9DataModule(MoleculeDataModule):
         if len(blocks) != len(frame):
             raise ValueError(f"`{folder}`: gdb9.sdf has {len(blocks)} molecules and gdb9.sdf.csv {len(frame)} rows. "
                              "Replace them by the published files.")
-        arrays = cached(self.cache_dir, content_key("sdf", "", blocks), lambda: _concatenate(map_chunks(
-            encode_blocks, blocks, self.featurise_workers, "reading SDF")))
-        strings = {name: unpack_strings(arrays[name]) for name in ("canonical", "scaffold", "reason")}
+        records = read_records(blocks, self.featurise_workers, self.cache_dir)
         names = [block.split("\n", 1)[0].strip() for block in blocks]
-        rows, dropped = usable_rows(strings["reason"], names, self.invalid)
+        rows, dropped = usable_rows(records.reason, names, self.invalid)
         left_out = uncharacterised(folder / "uncharacterized.txt")
         dropped += [{"row": int(row), "reason": "uncharacterised in QM9's own list", "smiles": names[row]}
                     for row in rows if row in left_out]
         dropped.sort(key=lambda drop: drop["row"])
         rows = np.array([row for row in rows if row not in left_out], dtype=np.int64)
-        everything = PackedMolecules(
-            y=torch.from_numpy(y), sample_id=torch.arange(len(blocks)),
-            node_ptr=torch.from_numpy(np.concatenate([[0], np.cumsum(arrays["atom_count"])])),
-            edge_ptr=torch.zeros(len(blocks) + 1, dtype=torch.long), atom_table=torch.zeros(0, 0),
-            nodes={"z": torch.from_numpy(arrays["z"]), "pos": torch.from_numpy(arrays["pos"])})
-        return MoleculeSet(
-            packed=everything.select(rows), canonical=[strings["canonical"][row] for row in rows],
-            scaffold=[strings["scaffold"][row] for row in rows], num_fragments=arrays["num_fragments"][rows],
-            task_names=[name for name, *_ in TARGETS], units=[unit for _, _, unit, _ in TARGETS], dropped_rows=dropped,
-            columns={"name": [names[row] for row in rows]})
+        return geometry_set(records, rows, y, [name for name, *_ in TARGETS], [unit for _, _, unit, _ in TARGETS], dropped,
+                            {"name": [names[row] for row in rows]})
 
-
-def sdf_blocks(path: Path) -> Iterator[str]:
-    """The records of an SDF file, each without its ``$$$$`` line."""
-    lines: list[str] = []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.startswith("$$$$"):
-                yield "".join(lines)
-                lines = []
-            else:
-                lines.append(line)
-    if "".join(lines).strip():
-        yield "".join(lines)
-
-
-def encode_blocks(blocks: Sequence[str]) -> Arrays:
-    """Elements, coordinates, SMILES and scaffold of a few SDF records; runs in a worker process.
-
-    A record that RDKit can read but not sanitise keeps its geometry; only its SMILES and scaffold are made from the
-    unsanitised bonds.
-    """
-    z: list[int] = []
-    pos: list[np.ndarray] = []
-    counts: list[tuple[int, int]] = []
-    strings: list[tuple[str, str, str]] = []
-    with rdBase.BlockLogs():
-        for block in blocks:
-            mol = Chem.MolFromMolBlock(block, sanitize=False, removeHs=False)
-            if mol is None or mol.GetNumAtoms() == 0 or mol.GetNumConformers() == 0:
-                strings.append(("", "", "no molecule with coordinates in this record"))
-                counts.append((0, 0))
-                continue
-            z += [mol.GetAtomWithIdx(i).GetAtomicNum() for i in range(mol.GetNumAtoms())]
-            pos.append(mol.GetConformer().GetPositions().astype(np.float32))
-            counts.append((mol.GetNumAtoms(), len(Chem.GetMolFrags(mol))))
-            strings.append((*_names(mol), ""))
-    table = np.array(counts, dtype=np.int64).reshape(-1, 2)
-    canonical, scaffold, reason = zip(*strings, strict=True) if strings else ((), (), ())
-    return {"atom_count": table[:, 0], "num_fragments": table[:, 1], "z": np.array(z, dtype=np.uint8),
-            "pos": np.concatenate([np.zeros((0, 3), np.float32), *pos]), "canonical": pack_strings(list(canonical)),
-            "scaffold": pack_strings(list(scaffold)), "reason": pack_strings(list(reason))}
-
-
-def _names(mol: Chem.Mol) -> tuple[str, str]:
-    try:
-        mol = Chem.RemoveHs(mol)
-        return Chem.MolToSmiles(mol), murcko_scaffold(mol)
-    except (ValueError, RuntimeError):
-        mol.UpdatePropertyCache(strict=False)
-        bare = Chem.RemoveHs(mol, sanitize=False)
-        Chem.FastFindRings(bare)
-        return Chem.MolToSmiles(bare), murcko_scaffold(bare)
 
 
 def uncharacterised(path: Path) -> set[int]:
@@ -182,11 +114,6 @@ def uncharacterised(path: Path) -> set[int]:
     except ValueError as error:
         raise ValueError(f"`{path}` is not QM9's list of uncharacterised molecules ({error}). Replace it by the "
                          "published one.") from error
-
-
-def _concatenate(chunks: Sequence[Arrays]) -> Arrays:
-    chunks = list(chunks) or [encode_blocks([])]
-    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
 def _download(folder: Path) -> None:

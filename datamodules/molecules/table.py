@@ -4,7 +4,7 @@ Row numbers are those of the table, counted from 0 without the header; they are 
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ class MoleculeTable:
         task_names: T names.
         columns: Further columns by name (for ``client_column``), each of length R.
         units: Unit of each task, or none.
+        reasons: Why a row cannot be used whatever its SMILES is, ``""`` where nothing is known against it; or none.
+        origin: What else to say of a row that cannot be used, such as its id, by row; or none.
     """
 
     smiles: Sequence[Any]
@@ -34,6 +36,8 @@ class MoleculeTable:
     task_names: Sequence[str]
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     units: Sequence[str] = ()
+    reasons: Sequence[str] = ()
+    origin: Callable[[int], dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ def molecule_set(table: MoleculeTable, invalid: str = "drop", fragments: str = "
         ValueError: Rows that are no molecule under ``invalid: raise``, or no usable row at all.
     """
     encoded = encode_table(table.smiles, fragments, num_workers, cache_dir)
-    rows, dropped = usable_rows(encoded.reason, table.smiles, invalid)
+    reasons = [own or other for own, other in zip(table.reasons or encoded.reason, encoded.reason, strict=True)]
+    rows, dropped = usable_rows(reasons, table.smiles, invalid, table.origin)
     return MoleculeSet(
         packed=pack(encoded, rows, np.asarray(table.y)[rows], rows), canonical=[encoded.canonical[i] for i in rows],
         scaffold=[encoded.scaffold[i] for i in rows], num_fragments=encoded.num_fragments[rows],
@@ -85,16 +90,17 @@ def molecule_set(table: MoleculeTable, invalid: str = "drop", fragments: str = "
         columns={name: [column[i] for i in rows] for name, column in table.columns.items()})
 
 
-def usable_rows(reasons: Sequence[str], texts: Sequence[Any], invalid: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """Rows without a reason against them, and a record of each other row.
+def usable_rows(reasons: Sequence[str], texts: Sequence[Any], invalid: str,
+                origin: Callable[[int], dict[str, Any]] | None = None) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Rows without a reason against them, and a record of each other row; ``origin`` adds what else is known of it.
 
     Raises:
         ValueError: As ``molecule_set``.
     """
     check_policy(invalid)
-    dropped = [{"row": row, "reason": reason, "smiles": str(texts[row]) if isinstance(texts[row], str) else ""}
-               for row, reason in enumerate(reasons) if reason]
-    shown = "; ".join(f"row {drop['row']} {drop['smiles']!r}: {drop['reason']}" for drop in dropped[:5])
+    dropped = [{"row": row, "reason": reason, "smiles": str(texts[row]) if isinstance(texts[row], str) else "",
+                **(origin(row) if origin else {})} for row, reason in enumerate(reasons) if reason]
+    shown = "; ".join(f"{_where(drop)} {drop['smiles']!r}: {drop['reason']}" for drop in dropped[:5])
     more = f" (and {len(dropped) - 5} more)" if len(dropped) > 5 else ""
     if dropped and invalid == "raise":
         raise ValueError(f"{len(dropped)} of {len(reasons)} rows are no molecule: {shown}{more}. Rows count from 0 "
@@ -103,6 +109,13 @@ def usable_rows(reasons: Sequence[str], texts: Sequence[Any], invalid: str) -> t
     if not len(rows):
         raise ValueError(f"none of {len(reasons)} rows is a molecule: {shown}{more}. Is this the SMILES column?")
     return rows, dropped
+
+
+def _where(drop: dict[str, Any]) -> str:
+    """A row as the user knows it."""
+    file = f"{drop['file']} " if "file" in drop else ""
+    name = f" (id {drop['id']!r})" if "id" in drop else ""
+    return f"{file}row {drop.get('file_row', drop['row'])}{name}"
 
 
 def check_policy(invalid: str) -> None:

@@ -1,0 +1,154 @@
+"""SDF: molecules with positions, and the values that each record carries.
+
+A record is a name, a table of atoms with coordinates, bonds, and tags such as ``> <logP>`` with their value. RDKit parses
+all of it; this file takes the file apart and packs the geometries.
+"""
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rdkit import Chem, rdBase
+
+from datamodules.molecules.cache import Arrays, cached, content_key, pack_strings, unpack_strings
+from datamodules.molecules.packed import PackedMolecules
+from datamodules.molecules.parallel import map_chunks
+from datamodules.molecules.scaffold import murcko_scaffold
+from datamodules.molecules.table import MoleculeSet
+from datamodules.table_scan import open_bytes
+
+MAX_RECORD = 1 << 26
+
+
+def sdf_blocks(path: Path) -> Iterator[str]:
+    """The records of an SDF file (plain or gzip), each without its ``$$$$`` line.
+
+    Raises:
+        ValueError: A record longer than ``MAX_RECORD`` characters: this is no SDF file.
+    """
+    lines: list[str] = []
+    size = 0
+    with io.TextIOWrapper(open_bytes(path), encoding="utf-8", errors="replace") as file:
+        for line in file:
+            size += len(line)
+            if line.startswith("$$$$"):
+                yield "".join(lines)
+                lines, size = [], 0
+            elif size > MAX_RECORD:
+                raise ValueError(f"`{path}` has no `$$$$` line within {MAX_RECORD >> 20} MiB: it is no SDF file.")
+            else:
+                lines.append(line)
+    if "".join(lines).strip():
+        yield "".join(lines)
+
+
+def encode_blocks(blocks: Sequence[str]) -> Arrays:
+    """Elements, coordinates, SMILES and scaffold of a few SDF records; runs in a worker process.
+
+    A record that RDKit can read but not sanitise keeps its geometry; only its SMILES and scaffold are made from the
+    unsanitised bonds.
+    """
+    z: list[int] = []
+    pos: list[np.ndarray] = []
+    counts: list[tuple[int, int]] = []
+    strings: list[tuple[str, str, str]] = []
+    with rdBase.BlockLogs():
+        for block in blocks:
+            mol = Chem.MolFromMolBlock(block, sanitize=False, removeHs=False)
+            if mol is None or mol.GetNumAtoms() == 0 or mol.GetNumConformers() == 0:
+                strings.append(("", "", "no molecule with coordinates in this record"))
+                counts.append((0, 0))
+                continue
+            z += [mol.GetAtomWithIdx(i).GetAtomicNum() for i in range(mol.GetNumAtoms())]
+            pos.append(mol.GetConformer().GetPositions().astype(np.float32))
+            counts.append((mol.GetNumAtoms(), len(Chem.GetMolFrags(mol))))
+            strings.append((*_names(mol), ""))
+    table = np.array(counts, dtype=np.int64).reshape(-1, 2)
+    canonical, scaffold, reason = zip(*strings, strict=True) if strings else ((), (), ())
+    return {"atom_count": table[:, 0], "num_fragments": table[:, 1], "z": np.array(z, dtype=np.uint8),
+            "pos": np.concatenate([np.zeros((0, 3), np.float32), *pos]), "canonical": pack_strings(list(canonical)),
+            "scaffold": pack_strings(list(scaffold)), "reason": pack_strings(list(reason))}
+
+
+def _names(mol: Chem.Mol) -> tuple[str, str]:
+    try:
+        mol = Chem.RemoveHs(mol)
+        return Chem.MolToSmiles(mol), murcko_scaffold(mol)
+    except (ValueError, RuntimeError):
+        mol.UpdatePropertyCache(strict=False)
+        bare = Chem.RemoveHs(mol, sanitize=False)
+        Chem.FastFindRings(bare)
+        return Chem.MolToSmiles(bare), murcko_scaffold(bare)
+
+
+@dataclass(frozen=True)
+class Records:
+    """R records of an SDF file; one that could not be read has no atoms and a ``reason``.
+
+    Attributes:
+        atom_count, num_fragments: int64 ``(R,)``.
+        z: Atomic numbers of all atoms, uint8 ``(N,)``.
+        pos: Their positions in angstrom, float32 ``(N, 3)``.
+        canonical, scaffold: SMILES of each record, hydrogens removed.
+        reason: ``""``, or why the record cannot be used.
+    """
+
+    atom_count: np.ndarray
+    num_fragments: np.ndarray
+    z: np.ndarray
+    pos: np.ndarray
+    canonical: list[str]
+    scaffold: list[str]
+    reason: list[str]
+
+
+def read_records(blocks: Sequence[str], num_workers: int | None = None, cache_dir: str | Path | None = None) -> Records:
+    """Parse the records of :func:`sdf_blocks`; arguments as for ``encode_table``."""
+    arrays = cached(cache_dir, content_key("sdf", "", blocks), lambda: _concatenate(map_chunks(
+        encode_blocks, blocks, num_workers, "reading SDF")))
+    strings = {name: unpack_strings(arrays[name]) for name in ("canonical", "scaffold", "reason")}
+    return Records(**{name: arrays[name] for name in ("atom_count", "num_fragments", "z", "pos")}, **strings)
+
+
+def geometry_set(records: Records, rows: np.ndarray, y: np.ndarray, task_names: Sequence[str], units: Sequence[str],
+                 dropped: list[dict[str, Any]], columns: dict[str, list[Any]]) -> MoleculeSet:
+    """Molecules with ``z`` and ``pos`` in place of bonds.
+
+    Args:
+        records: R records.
+        rows: Which of them to keep, ascending, ``(M,)``.
+        y: Labels of all records, ``(R, T)``.
+        task_names, units, dropped, columns: See ``MoleculeSet``; columns of length M.
+    """
+    size = len(records.reason)
+    everything = PackedMolecules(
+        y=torch.as_tensor(y, dtype=torch.float32).reshape(size, -1), sample_id=torch.arange(size),
+        node_ptr=torch.from_numpy(np.concatenate([[0], np.cumsum(records.atom_count)])),
+        edge_ptr=torch.zeros(size + 1, dtype=torch.long), atom_table=torch.zeros(0, 0),
+        nodes={"z": torch.from_numpy(records.z), "pos": torch.from_numpy(records.pos)})
+    return MoleculeSet(
+        packed=everything.select(rows), canonical=[records.canonical[row] for row in rows],
+        scaffold=[records.scaffold[row] for row in rows], num_fragments=records.num_fragments[rows],
+        task_names=list(task_names), units=list(units), dropped_rows=dropped, columns=columns)
+
+
+def block_values(block: str) -> dict[str, str]:
+    """Name of a record (under ``name``) and its tags, as texts; only the name, where RDKit cannot read the record."""
+    values = {"name": block.split("\n", 1)[0].strip()}
+    with rdBase.BlockLogs():
+        supplier = Chem.SDMolSupplier()
+        supplier.SetData(block + "$$$$\n", sanitize=False, removeHs=False)
+        mol = supplier[0] if len(supplier) else None
+    if mol is not None:
+        values |= {name: mol.GetProp(name).strip() for name in mol.GetPropNames()}
+    return values
+
+
+def _concatenate(chunks: Sequence[Arrays]) -> Arrays:
+    chunks = list(chunks) or [encode_blocks([])]
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
