@@ -9,6 +9,7 @@ from datamodules.mending import constant_features, cross_neighbours, mend
 from datamodules.molecules import (
     ChEMBLDataModule,
     ClientMoleculeDataModule,
+    MoleculeCSVDataModule,
     MoleculeDataModule,
     MoleculeNetDataModule,
     QM9DataModule,
@@ -25,6 +26,7 @@ __all__ = [
     "GraphCSVDataModule",
     "GraphDataModule",
     "ImpairedDataModule",
+    "MoleculeCSVDataModule",
     "MoleculeDataModule",
     "MoleculeNetDataModule",
     "PlanetoidDataModule",

@@ -6,6 +6,7 @@ from datamodules.molecules.encode import EncodedTable, encode_table
 from datamodules.molecules.featuriser import MoleculeGraph, decode_atoms, decode_bonds, featurise, parse_smiles
 from datamodules.molecules.loaders import ClientMoleculeDataModule
 from datamodules.molecules.moleculenet import MoleculeNetDataModule
+from datamodules.molecules.own_molecules import MoleculeCSVDataModule
 from datamodules.molecules.packed import BOND_FEATURES, PackedMolecules
 from datamodules.molecules.partition import (
     column_partition,
@@ -25,6 +26,7 @@ __all__ = [
     "ChEMBLDataModule",
     "ClientMoleculeDataModule",
     "EncodedTable",
+    "MoleculeCSVDataModule",
     "MoleculeDataModule",
     "MoleculeGraph",
     "MoleculeNetDataModule",

@@ -212,6 +212,11 @@ class MoleculeDataModule(MoleculeLoaders):
         return self._molecules
 
     @property
+    def dropped_rows(self) -> list[dict[str, Any]]:
+        """``{"row", "reason", "smiles", ...}`` of each row that could not be used."""
+        return self.molecules.dropped_rows
+
+    @property
     def task_names(self) -> list[str]:
         return self.molecules.task_names
 
@@ -309,7 +314,7 @@ class MoleculeDataModule(MoleculeLoaders):
             "num_scaffolds": int(self._groups.max()) + 1, "acyclic_molecules": molecules.scaffold.count(ACYCLIC),
             "scaffolds_per_client": [len(np.unique(self._groups[part])) for part in members],
             "scaffold_tv": [None if np.isnan(value) else float(value) for value in tv], "scaffold_tv_iid": tv_iid,
-            "bytes": molecules.packed.nbytes, "findings": found, "dropped_rows": molecules.dropped_rows,
+            "bytes": molecules.packed.nbytes, "findings": found, "dropped_rows": self.dropped_rows,
         }
 
     def scaffold_distances(self) -> tuple[np.ndarray, float]:

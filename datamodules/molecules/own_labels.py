@@ -1,0 +1,113 @@
+"""What the labels of people's own molecules are: tasks that the clients agree on, their type, and their units."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from datamodules.report import Finding, finding
+
+UNIT = re.compile(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$")
+
+
+def agreed_tasks(found: Mapping[str, Sequence[str]]) -> list[str]:
+    """All tasks of all clients, in the order of their first appearance; a task that a client lacks is masked there.
+
+    Args:
+        found: Tasks of each client, by the client's name.
+
+    Raises:
+        ValueError: Two clients write the same task in two ways (``logS`` and ``log_s``).
+    """
+    tasks: dict[str, str] = {}
+    for client, names in found.items():
+        for name in names:
+            known = tasks.setdefault(_folded(name), name)
+            if known != name:
+                raise ValueError(f"client {client!r} calls a task {name!r}, which others call {known!r}: rename the column "
+                                 "in one of the files, or name the tasks in `data.init_args.targets`.")
+    return list(tasks.values())
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).lower() or name
+
+
+def guess_task(y: np.ndarray, owner: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
+    """``classification`` if all labels are 0 or 1, else ``regression``; and what to say of it.
+
+    Args:
+        y: Labels ``(R, T)``, ``nan`` where missing.
+        owner: Client of each row.
+        names: T names.
+
+    Raises:
+        ValueError: A client has other labels than 0 and 1 for a task for which most clients have nothing else.
+    """
+    known = np.isfinite(y)
+    binary = ~known | (y == 0) | (y == 1)
+    clients = sorted(set(owner))
+    index = {client: number for number, client in enumerate(clients)}
+    number = np.array([index[client] for client in owner], dtype=np.int64)
+    for task, name in enumerate(names):
+        has = np.bincount(number, known[:, task], minlength=len(clients)) > 0
+        other = np.bincount(number, ~binary[:, task], minlength=len(clients)) > 0
+        if other.any() and 2 * other.sum() < has.sum():
+            odd = clients[int(other.argmax())]
+            row = np.flatnonzero((number == index[odd]) & ~binary[:, task])[0]
+            raise ValueError(
+                f"Task `{name}` has the labels 0 and 1 at {int(has.sum() - other.sum())} of {int(has.sum())} clients, but "
+                f"client {odd!r} has others ({y[row, task]:g}). Correct them, or set `data.init_args.task: regression` (or "
+                "`classification`) if you know better.")
+    task = "classification" if binary.all() else "regression"
+    why = "all labels are 0 or 1" if task == "classification" else "there are labels other than 0 and 1"
+    return task, f"task {task}: {why} (`data.init_args.task` says otherwise)."
+
+
+def units_of(names: Sequence[str], given: Mapping[str, str] | None) -> tuple[list[str], list[str]]:
+    """Unit of each task, and notices: as given, else what the name has in brackets at its end, else unknown (``""``).
+
+    Raises:
+        ValueError: A unit for no task.
+    """
+    strange = sorted(set(given or {}) - set(names))
+    if strange:
+        raise ValueError(f"`data.init_args.units` names {', '.join(map(repr, strange))}, but the tasks are "
+                         f"{', '.join(map(repr, names))}.")
+    units, notices = [], []
+    for name in names:
+        bracket = UNIT.search(name)
+        if given and name in given:
+            units.append(given[name])
+        elif bracket:
+            units.append(bracket[1])
+            notices.append(f"unit of `{name}`: {bracket[1]} (`data.init_args.units` says otherwise).")
+        else:
+            units.append("")
+    return units, notices
+
+
+def scale_findings(y: np.ndarray, owner: np.ndarray, clients: Sequence[str], names: Sequence[str]) -> list[Finding]:
+    """Clients whose labels are about 1000 (or a power of it) times the others': another unit, most likely.
+
+    Args:
+        y: Labels ``(M, T)``.
+        owner: Number of each row's client.
+        clients: Their names.
+        names: T names.
+    """
+    found = []
+    for task, name in enumerate(names):
+        for client, called in enumerate(clients):
+            mine, others = (y[where, task] for where in (owner == client, owner != client))
+            mine, others = (np.abs(part[np.isfinite(part) & (part != 0)]) for part in (mine, others))
+            if min(len(mine), len(others)) < 5:
+                continue
+            ratio = float(np.median(mine) / np.median(others))
+            thousands = np.log10(ratio) / 3
+            if abs(round(thousands)) >= 1 and abs(thousands - round(thousands)) < 1 / 6:
+                found.append(finding("scale_differs", client, len(mine), f"The labels of `{name}` of client {called!r} are "
+                                     f"about {ratio:.2g} times those of the others (medians): is it another unit?",
+                                     "Convert them in the file."))
+    return found

@@ -1,0 +1,251 @@
+"""People's own molecules: SMILES in CSV or parquet, or SDF with positions; one file, or one file per client.
+
+Nothing is dropped silently, and nothing is guessed silently: rows that cannot be used are listed with their reason and id,
+and what was found out instead of given is said at the start and by ``inspect``.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from datamodules.molecules.datamodule import MoleculeDataModule
+from datamodules.molecules.own_files import MoleculeFile, client_names, find_files, is_sdf, numeric_columns, read_file
+from datamodules.molecules.own_labels import agreed_tasks, guess_task, scale_findings, units_of
+from datamodules.molecules.sdf import geometry_set, read_records
+from datamodules.molecules.table import MoleculeSet, MoleculeTable, usable_rows
+from datamodules.report import finding
+from datamodules.tables import TableFormat, decimal_mark, is_blank, parse_numbers
+
+METRICS = {"regression": ("rmse", "mae"), "classification": ("auroc",)}
+OWNER = "client"
+log = logging.getLogger(__name__)
+
+
+class MoleculeCSVDataModule(MoleculeDataModule):
+    """Molecular property prediction on one's own files.
+
+    Args:
+        files: A file (CSV of any separator and line end, plain or gzip; parquet; SDF), several, or a folder of them.
+        smiles_column: Column of SMILES; not for SDF.
+        targets: Columns of labels, blank = missing; a client may lack some. Null = all other columns of numbers.
+        id_column: Column of ids, which predictions keep; null = ``row`` or ``file:row``, and for SDF a record's first line.
+        client_column: Column that names each row's client. Rows without a client cannot be used.
+        task: ``regression`` or ``classification`` (labels 0 and 1); null = found out from the labels.
+        metric: ``rmse`` or ``mae`` for regression, ``auroc`` for classification; null = the first.
+        units: Unit by task; null = what column names have in brackets, as in ``solubility [g/L]``.
+        geometry: For SDF: positions (``lit_models.SchNet``) in place of bonds.
+        separator: Of fields; null = found out.
+        decimal: ``.`` or ``,``; null = found out for each column.
+        encoding: Of text.
+        partition: ``file`` (one client per file), ``column`` (one per value of ``client_column``) or one of
+            ``MoleculeDataModule``'s; null = ``column`` with a ``client_column``, ``file`` for several files, else
+            ``scaffold_lda``.
+        options: Everything else that ``MoleculeDataModule`` takes. Its ``invalid`` is for all rows that cannot be used: no
+            molecule, a label that is no number, no client, another number of fields than the header.
+
+    Raises:
+        ValueError: A value or a file that cannot work, in the names of the YAML file.
+    """
+
+    def __init__(
+        self,
+        files: str | list[str] = "molecules.csv",
+        smiles_column: str = "smiles",
+        targets: list[str] | None = None,
+        id_column: str | None = None,
+        client_column: str | None = None,
+        task: Literal["regression", "classification"] | None = None,
+        metric: Literal["rmse", "mae", "auroc"] | None = None,
+        units: dict[str, str] | None = None,
+        geometry: bool = False,
+        separator: str | None = None,
+        decimal: Literal[".", ","] | None = None,
+        encoding: str = "utf-8",
+        partition: Literal["file", "column", "scaffold_lda", "official", "iid", "random", "label"] | None = None,
+        **options: Any,
+    ) -> None:
+        self.paths = find_files(files)
+        if partition is None:
+            partition = "column" if client_column else "file" if len(self.paths) > 1 else "scaffold_lda"
+        if partition == "file" and client_column is not None:
+            raise ValueError("`data.init_args.partition: file` makes each file a client: leave out "
+                             "`data.init_args.client_column`.")
+        own = partition in ("file", "column")
+        super().__init__(partition="column" if own else partition,
+                         client_column=OWNER if partition == "file" else client_column, **options)
+        self.by_file, self.named_client_column = partition == "file", client_column
+        if own:
+            self.client_column = OWNER
+        if metric is not None and task is not None and metric not in METRICS[task]:
+            raise ValueError(f"`data.init_args.metric` is {metric!r}, but for {task} it must be one of: "
+                             f"{', '.join(METRICS[task])}.")
+        if geometry and not all(map(is_sdf, self.paths)):
+            raise ValueError("`data.init_args.geometry: true` needs positions, which only SDF files (*.sdf, *.sdf.gz) have, "
+                             f"but `data.init_args.files` has {next(p.name for p in self.paths if not is_sdf(p))!r}.")
+        self.smiles_column, self.targets, self.id_column = smiles_column, targets, id_column
+        self.given_task, self.given_metric, self.given_units = task, metric, units
+        self.geometry, self.decimal = geometry, decimal
+        self._form = TableFormat(separator, encoding)
+        self.original_ids: list[str] = []
+        self.notices: list[str] = []
+        self._all_clients: set[str] = set()
+
+    # Reading
+
+    def load(self) -> MoleculeSet:
+        files = self._read_files()
+        tasks = self._tasks(files)
+        reasons = [file.bad.get(row, "") for file in files for row in range(file.size)]
+        y = np.stack([self._label(files, task, reasons) for task in tasks], axis=1)
+        self.original_ids = [name for file in files for name in self._ids(file, len(files))]
+        owner = [name for file in files for name in self._owners(file)]
+        for row, name in enumerate(owner):
+            if is_blank(name) and not reasons[row]:
+                reasons[row] = "no client"
+        self._all_clients = {name for name in owner if not is_blank(name)} | {file.name for file in files if self.by_file}
+        self._set_task(y, owner, tasks)
+        units, notices = units_of(tasks, self.given_units)
+        self.notices += notices
+        for note in self.notices:
+            log.warning(note)
+        starts = np.cumsum([0, *(file.size for file in files)])
+
+        def origin(row: int) -> dict[str, Any]:
+            number = int(np.searchsorted(starts, row, side="right")) - 1
+            return {"id": self.original_ids[row], "file": str(files[number].path), "file_row": row - int(starts[number])}
+
+        units = units if any(units) else []
+        if self.geometry:
+            return self._geometries(files, MoleculeTable([], y, tasks, {OWNER: owner}, units, reasons, origin))
+        smiles = [text for file in files for text in self._smiles(file)]
+        return self.from_table(MoleculeTable(smiles, y, tasks, {OWNER: owner}, units, reasons, origin))
+
+    def _read_files(self) -> list[MoleculeFile]:
+        optional = None if self.targets is None else list(self.targets)
+        files = []
+        for path, name in zip(self.paths, client_names(self.paths), strict=True):
+            needed = {} if is_sdf(path) else {"data.init_args.smiles_column": self.smiles_column}
+            for option, column in (("id_column", self.id_column), ("client_column", self.named_client_column)):
+                if column is not None:
+                    needed[f"data.init_args.{option}"] = column
+            file = read_file(path, name, self._form, needed, optional)
+            self.notices += file.notices
+            files.append(file)
+        return files
+
+    def _tasks(self, files: Sequence[MoleculeFile]) -> list[str]:
+        if self.targets is not None:
+            if not self.targets or len(set(self.targets)) != len(self.targets):
+                raise ValueError(f"`data.init_args.targets` must name one or more different columns, got {self.targets}.")
+            for task in self.targets:
+                if not any(task in file.columns for file in files):
+                    raise ValueError(f"`data.init_args.targets` names {task!r}, but no file has such a column: "
+                                     f"{', '.join(str(file.path) for file in files[:5])}. Leave `targets` out to see which "
+                                     "columns of numbers there are.")
+            return list(self.targets)
+        besides = [self.smiles_column, *filter(None, (self.id_column, self.named_client_column))]
+        tasks = agreed_tasks({file.name: numeric_columns(file, besides, self.decimal) for file in files})
+        if not tasks:
+            raise ValueError(f"`{files[0].path}` has no column of numbers to learn. Name the columns of labels in "
+                             "`data.init_args.targets`.")
+        self.notices.append(f"targets: {', '.join(f'`{task}`' for task in tasks)}, all other columns of numbers "
+                            "(`data.init_args.targets` says otherwise).")
+        return tasks
+
+    def _label(self, files: Sequence[MoleculeFile], task: str, reasons: list[str]) -> np.ndarray:
+        """Labels of one task in all files, ``nan`` where missing; what is no number is put into ``reasons``."""
+        parts, start = [], 0
+        for file in files:
+            texts = file.columns.get(task)
+            if texts is None:
+                parts.append(np.full(file.size, np.nan))
+            else:
+                decimal = self.decimal or decimal_mark(texts)
+                if decimal == "," and self.decimal is None:
+                    self.notices.append(f"`{file.path}`: `,` is taken for the decimal mark of `{task}`.")
+                values, wrong = parse_numbers(texts, decimal)
+                parts.append(values)
+                for row, reason in wrong.items():
+                    reasons[start + row] = reasons[start + row] or f"`{task}`: {reason}"
+            start += file.size
+        return np.concatenate(parts).astype(np.float32)
+
+    def _ids(self, file: MoleculeFile, number_of_files: int) -> list[str]:
+        if self.id_column is not None:
+            return [text.strip() for text in file.columns[self.id_column]]
+        prefix = f"{file.name}:" if number_of_files > 1 else ""
+        names = [block.split("\n", 1)[0].strip() for block in file.blocks] if file.blocks else [""] * file.size
+        return [name or f"{prefix}{row}" for row, name in enumerate(names)]
+
+    def _owners(self, file: MoleculeFile) -> list[str]:
+        if self.named_client_column is None:
+            return [file.name] * file.size
+        return [text.strip() for text in file.columns[self.named_client_column]]
+
+    def _smiles(self, file: MoleculeFile) -> list[str]:
+        if file.blocks is None:
+            return file.columns[self.smiles_column]
+        return read_records(file.blocks, self.featurise_workers, self.cache_dir).canonical
+
+    def _set_task(self, y: np.ndarray, owner: Sequence[str], tasks: Sequence[str]) -> None:
+        if self.given_task is not None:
+            self.task = self.given_task
+        elif self.given_metric is not None:
+            self.task = next(task for task, metrics in METRICS.items() if self.given_metric in metrics)
+        else:
+            self.task, notice = guess_task(y, owner, tasks)
+            self.notices.append(notice)
+        self.metric = self.given_metric or METRICS[self.task][0]
+
+    def _geometries(self, files: Sequence[MoleculeFile], table: MoleculeTable) -> MoleculeSet:
+        blocks = [block for file in files for block in file.blocks or ()]
+        records = read_records(blocks, self.featurise_workers, self.cache_dir)
+        reasons = [own or other for own, other in zip(table.reasons, records.reason, strict=True)]
+        rows, dropped = usable_rows(reasons, records.canonical, self.invalid, table.origin)
+        columns = {name: [column[row] for row in rows] for name, column in table.columns.items()}
+        return geometry_set(records, rows, table.y, table.task_names, table.units, dropped, columns)
+
+    # Reporting
+
+    def partition_record(self) -> dict[str, Any]:
+        return {**super().partition_record(), "method": "file" if self.by_file else self.partition}
+
+    def report(self) -> dict[str, Any]:
+        report = super().report()
+        molecules = self.molecules
+        found = []
+        repeated = len(molecules) - len({self.original_ids[row] for row in molecules.packed.sample_id.tolist()})
+        if repeated:
+            found.append(finding("repeated_ids", None, repeated, f"{repeated} rows have an id that an earlier row has.",
+                                 "Nothing, if this is meant: predictions come row by row."))
+        without = sorted(self._all_clients - set(self._client_names)) if self.partition == "column" else []
+        if without:
+            found.append(finding("client_without_molecules", None, len(without), f"{', '.join(map(repr, without[:10]))} "
+                                 "have no usable row and are no clients of the federation.", "Correct their rows: all are "
+                                 "in `dropped_rows`."))
+        unlabelled = int(np.isnan(molecules.packed.y.numpy()).all(1).sum())
+        if unlabelled:
+            found.append(finding("unlabelled_rows", None, unlabelled, f"{unlabelled} of {len(molecules)} molecules have no "
+                                 "label at all: they are predicted, and teach nothing.", "Nothing, if this is meant."))
+        if self.geometry:
+            found += _flat(molecules)
+        if self.task == "regression" and self.partition == "column":
+            index = {name: number for number, name in enumerate(self._client_names)}
+            owner = np.array([index[name] for name in molecules.columns[OWNER]])
+            found += scale_findings(molecules.packed.y.numpy(), owner, self._client_names, molecules.task_names)
+        return {**report, "partition": "file" if self.by_file else self.partition, "notices": self.notices,
+                "files": [str(path) for path in self.paths], "findings": found + report["findings"]}
+
+
+def _flat(molecules: MoleculeSet) -> list[dict[str, Any]]:
+    packed = molecules.packed
+    depth = packed.nodes["pos"][:, 2].abs() > 1e-6
+    inside = np.add.reduceat(depth.numpy(), packed.node_ptr[:-1].numpy(), dtype=np.int64) if len(packed) else np.zeros(0)
+    flat = int(((inside == 0) & (packed.num_atoms.numpy() > 3)).sum())
+    if not flat:
+        return []
+    return [finding("flat_geometry", None, flat, f"{flat} of {len(molecules)} molecules lie in the plane of the paper: are "
+                    "these drawings instead of geometries?", "Compute geometries, or use bonds (`geometry: false`).")]

@@ -1,0 +1,237 @@
+"""One's own molecules: hand-made files with known answers, the awkward real files, SDF with positions."""
+
+import gzip
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from graph_fixtures import real_data
+from rdkit import Chem
+
+from datamodules import MoleculeCSVDataModule
+from datamodules.molecules.own_labels import agreed_tasks, guess_task, scale_findings
+
+SITE_A = "code;smiles;logS [mol/L];note\nA1;CCO;-0,5;x\nA2;c1ccccc1;-1,5;\nA3;C1CC;2,5;bad\nA4;CC(=O)O;;none\nA5;CCN;>3;\n"
+SITE_B = "smiles,code,tox,logS [mol/L]\nCCO,B1,1,-0.7\nCCCl,B2,0,-2\nC[N+](C)C.[Cl-],B3,0.5,-3\n"
+ALL = {"fractions": (1.0, 0.0, 0.0), "cache_dir": None, "featurise_workers": 0, "id_column": "code"}
+
+
+@pytest.fixture
+def sites(tmp_path):
+    (tmp_path / "a.csv").write_text(SITE_A)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(SITE_B.encode("utf-8-sig")))
+    return tmp_path
+
+
+def ready(**options):
+    data = MoleculeCSVDataModule(**options)
+    data.setup()
+    return data
+
+
+def test_a_file_per_client_by_hand(sites):
+    data = ready(files=str(sites), **ALL)
+    assert data.task_names == ["logS [mol/L]", "tox"] and data.units == ["mol/L", ""]
+    assert data.schema["task"] == "regression" and data.schema["metric"] == "rmse" and data.schema["num_tasks"] == 2
+    nan = float("nan")
+    wanted = {"A1": (-0.5, nan), "A2": (-1.5, nan), "A4": (nan, nan), "B1": (-0.7, 1), "B2": (-2, 0), "B3": (-3, 0.5)}
+    rows = data.molecules.packed.sample_id.tolist()
+    assert [data.original_ids[row] for row in rows] == list(wanted)
+    torch.testing.assert_close(data.molecules.packed.y, torch.tensor(list(wanted.values())), equal_nan=True)
+    assert [(d["row"], d["id"], d["file_row"], d["reason"]) for d in data.dropped_rows] == [
+        (2, "A3", 2, "invalid SMILES: syntax error"), (4, "A5", 4, "`logS [mol/L]`: '>3' is not a number")]  # fmt: skip
+    assert all(d["file"].endswith("a.csv") for d in data.dropped_rows)
+    report = data.report()
+    assert report["client_names"] == ["a", "b"] and report["client_sizes"] == [3, 3] and report["partition"] == "file"
+    kinds = {(f["kind"], f["client"]): f["count"] for f in report["findings"]}
+    assert kinds[("invalid_rows", None)] == 2 and kinds[("unlabelled_rows", None)] == 1 and kinds[("missing_task", 0)] == 1
+    assert kinds[("multi_fragment", None)] == 1 and kinds[("duplicates_across_clients", None)] == 1
+    assert any("`,` is taken for the decimal mark of `logS" in n for n in data.notices)
+    assert any("unit of `logS [mol/L]`: mol/L" in n for n in data.notices)
+    assert any("all other columns of numbers" in n for n in data.notices)
+
+
+def test_a_column_of_clients_keeps_rows_with_their_labels(tmp_path):
+    (tmp_path / "all.tsv").write_bytes(b"smiles\tsite\ty\rC\tnorth\t1\rCC\tsouth\t2\rCCC\t\t3\rCCCC\tnorth\t4\r")
+    data = ready(files=str(tmp_path / "all.tsv"), client_column="site", targets=["y"], **{**ALL, "id_column": None})
+    assert data.partition_record()["client_names"] == ["north", "south"] and data.partition_record()["method"] == "column"
+    assert [c.packed.y.flatten().tolist() for c in data.client_datamodules()] == [[1, 4], [2]]
+    assert [(d["row"], d["reason"], d["id"]) for d in data.dropped_rows] == [(2, "no client", "2")]
+    with pytest.raises(ValueError, match=r"1 of 4 rows .*all.tsv row 2 \(id '2'\) 'CCC': no client"):
+        ready(files=str(tmp_path / "all.tsv"), client_column="site", invalid="raise", cache_dir=None)
+
+
+def test_one_file_for_a_partitioner(tmp_path):
+    (tmp_path / "m.csv").write_text("smiles,y\n" + "".join(f"{'C' * i},{i}\n" for i in range(1, 41)))
+    data = ready(files=str(tmp_path / "m.csv"), num_clients=3, partition="iid", cache_dir=None)
+    assert data.report()["client_sizes"] == [11, 11, 10] and data.report()["partition"] == "iid"
+    rows = data.molecules.packed.sample_id
+    assert torch.equal(data.molecules.packed.y.flatten(), rows + 1.0)  # no label has moved
+    assert torch.equal(data.molecules.packed.num_atoms, rows + 1)
+
+
+def test_sites_that_name_a_task_in_two_ways_are_told(sites):
+    (sites / "c.csv").write_text("smiles,code,TOX\nCC,1,1\n")
+    with pytest.raises(ValueError, match="client 'c' calls a task 'TOX', which others call 'tox': rename"):
+        ready(files=str(sites), **ALL)
+    assert agreed_tasks({"a": ["y", "z 1"], "b": ["z 1", "w"]}) == ["y", "z 1", "w"]
+    with pytest.raises(ValueError, match="client 'b' calls a task 'Z_1', which others call 'z 1'"):
+        agreed_tasks({"a": ["z 1"], "b": ["Z_1"]})
+
+
+def test_a_client_with_labels_of_another_type_is_named():
+    y = np.array([[0.0], [1.0], [1.0], [0.7], [np.nan]])
+    with pytest.raises(ValueError, match=r"Task `tox` has the labels 0 and 1 at 2 of 3 clients, but client 'c' has others \(0.7"):
+        guess_task(y, ["a", "b", "b", "c", "c"], ["tox"])
+    assert guess_task(y[:3], ["a", "b", "b"], ["tox"])[0] == "classification"
+    assert guess_task(y, ["a"] * 5, ["tox"])[0] == "regression"
+    assert guess_task(y[3:], ["c", "c"], ["tox"])[0] == "regression"
+
+
+def test_a_client_in_another_unit_is_found():
+    random = np.random.default_rng(0)
+    y = random.lognormal(size=(60, 1))
+    owner = np.repeat([0, 1, 2], 20)
+    assert scale_findings(y, owner, ["a", "b", "c"], ["ic50"]) == []
+    y[owner == 1] *= 1000
+    (found,) = scale_findings(y, owner, ["a", "b", "c"], ["ic50"])
+    assert found["kind"] == "scale_differs" and found["client"] == 1 and "client 'b'" in found["message"]
+
+
+def test_configuration_overrides_what_would_be_guessed(sites):
+    data = ready(files=str(sites), targets=["logS [mol/L]"], metric="mae", units={"logS [mol/L]": "log M"}, decimal=",", **ALL)
+    assert data.schema["metric"] == "mae" and data.units == ["log M"] and data.schema["num_tasks"] == 1
+    assert {d["id"]: d["reason"] for d in data.dropped_rows}["B1"] == "`logS [mol/L]`: '-0.7' is not a number"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"smiles_column": "SMILES"}, "`data.init_args.smiles_column` is 'SMILES', but .*a.csv` has no such column"),
+        ({"id_column": "name"}, "`data.init_args.id_column` is 'name'"),
+        ({"targets": ["y"]}, "`data.init_args.targets` names 'y', but no file has such a column"),
+        ({"targets": []}, "must name one or more"),
+        ({"client_column": "site", "partition": "file"}, "leave out `data.init_args.client_column`"),
+        ({"client_column": "site"}, "`data.init_args.client_column` is 'site'"),
+        ({"task": "regression", "metric": "auroc"}, "for regression it must be one of: rmse, mae"),
+        ({"task": "classification"}, "has label -0.5 for task `logS"),
+        ({"units": {"x": "m"}}, "`data.init_args.units` names 'x'"),
+        ({"geometry": True}, "needs positions, which only SDF files"),
+        ({"invalid": "raise"}, r"2 of 8 rows are no molecule: .*a.csv row 2 \(id 'A3'\) 'C1CC': invalid SMILES"),
+    ],
+)
+def test_mistakes_are_told_in_the_users_names(sites, options, message):
+    with pytest.raises(ValueError, match=message):
+        ready(files=str(sites), **{**ALL, **options})
+
+
+def test_missing_and_repeated_files(sites):
+    with pytest.raises(ValueError, match="nowhere.csv` is no file"):
+        ready(files=str(sites / "nowhere.csv"), cache_dir=None)
+    with pytest.raises(ValueError, match="several files called"):
+        ready(files=[str(sites / "a.csv")] * 2, cache_dir=None)
+    (sites / "empty").mkdir()
+    with pytest.raises(ValueError, match="has no file"):
+        ready(files=str(sites / "empty"))
+
+
+def test_a_site_without_a_usable_row_is_told(sites):
+    (sites / "c.csv").write_text("smiles,code,tox\nnothing,1,1\n")
+    report = ready(files=str(sites), **ALL).report()
+    (found,) = [f for f in report["findings"] if f["kind"] == "client_without_molecules"]
+    assert "'c'" in found["message"] and report["client_names"] == ["a", "b"]
+
+
+def quick_fit(data, encoder, tmp_path, rounds=1):
+    from fl_lightning import FedAvg, FederatedTrainer
+    from lit_models import LitMoleculePredictor
+
+    fed = FederatedTrainer(num_rounds=rounds, strategy=FedAvg(), seed=0,
+                           trainer={"accelerator": "cpu", "max_steps": 2, "logger": False,
+                                    "default_root_dir": str(tmp_path)})  # fmt: skip
+    return fed.fit(LitMoleculePredictor(encoder), data)
+
+
+def test_sparse_multitask_example_is_reported_exactly_and_trains(tmp_path):
+    from lit_models import GCNMolecule
+
+    path = real_data("awkward", "molecules") + "/awkward/molecules/sparse_multitask_example.csv"
+    data = ready(files=path, cache_dir=None, featurise_workers=0)
+    report = data.report()
+    kinds = {f["kind"]: f["count"] for f in report["findings"]}
+    assert report["num_molecules"] == 600 and report["dropped_rows"] == [] and report["num_tasks"] == 9
+    assert kinds["missing_labels"] == 4708 and data.molecules.packed.y.numel() == 5400 and kinds["unlabelled_rows"] == 448
+    assert kinds["multi_fragment"] == 70 and kinds["no_bonds"] == 3
+    assert len(data.molecules) - len(set(data.molecules.canonical)) == 1
+    assert report["task"] == "classification"
+    results = quick_fit(data, GCNMolecule(hidden_channels=8, num_layers=1), tmp_path)
+    assert results["failures"] == [] and results["val"]["global"] is not None
+
+
+def test_invalid_smiles_dataset_is_reported_exactly_and_trains(tmp_path):
+    from lit_models import GCNMolecule
+
+    path = real_data("awkward", "molecules") + "/awkward/molecules/invalid_smiles_dataset.csv"
+    data = ready(files=path, smiles_column="Standardized_Smiles", targets=["Mol Weight"], id_column="Unnamed: 0", num_clients=1,
+                 cache_dir=None, fractions=(0.5, 0.25, 0.25))  # fmt: skip
+    report = data.report()
+    assert [d["row"] for d in report["dropped_rows"]] == [0, 1] and report["num_molecules"] == 4
+    assert data.molecules.packed.y.flatten().tolist() == pytest.approx([103.121, 117.148, 165.192, 165.192])
+    assert {f["kind"]: f["count"] for f in report["findings"]}["repeated_ids"] == 1
+    assert quick_fit(data, GCNMolecule(hidden_channels=8, num_layers=1), tmp_path)["failures"] == []
+
+
+def record(name, atoms, tags):
+    lines = [name, "", "", f"{len(atoms):3d}  0  0  0  0  0  0  0  0  0999 V2000"]
+    lines += [f"{x:10.4f}{y:10.4f}{z:10.4f} {symbol:<3} 0  0" for symbol, (x, y, z) in atoms]
+    lines += ["M  END", *(f"> <{key}>\n{value}\n" for key, value in tags.items()), "$$$$", ""]
+    return "\n".join(lines)
+
+
+def test_sdf_with_positions_for_schnet(tmp_path):
+    from lit_models import SchNet
+
+    atoms = [("O", (0.0, 0.0, 0.1)), ("H", (0.9, 0.1, 0.0)), ("H", (-0.9, 0.0, 0.2)), ("F", (0, 0, 5.0))]
+    text = "".join(record(f"m{i}", atoms[: 2 + i % 3], {"gap": i / 2, "odd": "x"} if i != 3 else {}) for i in range(12))
+    (tmp_path / "m.sdf").write_text(text + "junk\n$$$$\n")
+    data = ready(files=str(tmp_path / "m.sdf"), geometry=True, num_clients=2, partition="iid", cache_dir=None)
+    assert data.task_names == ["gap"] and data.original_ids == [*(f"m{i}" for i in range(12)), "junk"]
+    assert [(d["row"], d["id"]) for d in data.dropped_rows] == [(12, "junk")]
+    assert data.molecules.packed.y[4].item() == 2 and bool(data.molecules.packed.y[3].isnan())
+    batch = next(iter(data.predict_dataloader()))
+    torch.testing.assert_close(batch.pos[:2], torch.tensor([[0, 0, 0.1], [0.9, 0.1, 0]]))
+    assert batch.z[:2].tolist() == [8, 1] and "edge_index" not in batch
+    assert quick_fit(data, SchNet(hidden_channels=8, num_filters=8, num_interactions=1), tmp_path)["failures"] == []
+    flat = "".join(record(f"m{i}", [(s, (x, y, 0)) for s, (x, y, _) in atoms], {"gap": i}) for i in range(4))
+    (tmp_path / "flat.sdf").write_text(flat)
+    data = ready(files=str(tmp_path / "flat.sdf"), geometry=True, num_clients=1, cache_dir=None, fractions=(1.0, 0, 0))
+    assert {f["kind"]: f["count"] for f in data.report()["findings"]}["flat_geometry"] == 4
+
+
+def test_sdf_with_bonds_is_the_same_as_its_smiles(tmp_path):
+    smiles = ["CCO", "c1ccncc1", "CC(=O)[O-].[Na+]"]
+    with Chem.SDWriter(str(tmp_path / "m.sdf")) as writer:
+        for place, text in enumerate(smiles):
+            mol = Chem.MolFromSmiles(text)
+            mol.SetProp("_Name", f"id {place}")
+            mol.SetProp("y", str(place))
+            writer.write(mol)
+    (tmp_path / "m.csv").write_text("smiles,y\n" + "".join(f"{text},{place}\n" for place, text in enumerate(smiles)))
+    options = {"num_clients": 1, "cache_dir": None, "fractions": (1.0, 0.0, 0.0)}
+    sdf, table = (ready(files=str(tmp_path / name), **options) for name in ("m.sdf", "m.csv"))
+    assert sdf.molecules.canonical == table.molecules.canonical and sdf.original_ids == ["id 0", "id 1", "id 2"]
+    assert torch.equal(sdf.molecules.packed.y, table.molecules.packed.y)
+    assert torch.equal(sdf.molecules.packed.nodes["atom"], table.molecules.packed.nodes["atom"])
+
+
+def test_parquet_reads_as_csv(sites, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    shutil.rmtree(tmp_path / "p", ignore_errors=True)
+    (tmp_path / "p").mkdir()
+    parquet.write_table(pa.table({"smiles": ["CCO", None, "C"], "y": [0.1, 2.0, None]}), tmp_path / "p" / "m.parquet")
+    data = ready(files=str(tmp_path / "p"), num_clients=1, partition="iid", cache_dir=None, fractions=(1.0, 0.0, 0.0))
+    torch.testing.assert_close(data.molecules.packed.y.flatten(), torch.tensor([0.1, float("nan")]), equal_nan=True)
+    assert [(d["row"], d["reason"]) for d in data.dropped_rows] == [(1, "empty SMILES")]
