@@ -1,4 +1,4 @@
-"""``fl-lightning {fit,validate,test,predict,inspect}``: LightningCLI with a ``federation:`` section.
+"""``fl-lightning {fit,validate,test,predict,inspect,compare,report}``: LightningCLI with a ``federation:`` section.
 
 ``--federation null`` trains the same model centrally, with a stock ``lightning.Trainer``.
 """
@@ -17,6 +17,8 @@ import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from fl_lightning.central import fit_centrally
+from fl_lightning.comparison.commands import COMMANDS
+from fl_lightning.comparison.commands import main as compare_or_report
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.local import quiet
 from fl_lightning.reporting.inspection import inspect_data
@@ -50,6 +52,7 @@ class FederatedCLI(LightningCLI):
         )
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        kwargs.setdefault("epilog", "Besides: `fl-lightning compare --help`, `fl-lightning report --help`.")
         return super().init_parser(**{"allow_abbrev": False, **kwargs})  # a mistyped key must not pass for another
 
     @staticmethod
@@ -196,7 +199,13 @@ class FederatedCLI(LightningCLI):
 
 def main(args: list[str] | None = None) -> None:
     """Console script; mistakes of the configuration or the data end with a message and exit code 1."""
+    given = sys.argv[1:] if args is None else args
     try:
+        if given and given[0] in COMMANDS:
+            code = compare_or_report(given)
+            if code:
+                raise SystemExit(code)
+            return
         FederatedCLI(args)
     except (ValueError, FederationError, OSError) as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):

@@ -352,6 +352,9 @@ class _Run:
             "seconds/round": time.perf_counter() - begin,
         }
         self.folder.log(scalars, round)
+        matrices = self.settings.strategy.matrices()
+        if matrices:
+            self.folder.write_json("matrices.json", {"round": round, **matrices})
         if self.folder.tensorboard is not None:
             self.settings.strategy.log_round(self.folder.tensorboard, round)
         return shown

@@ -109,6 +109,11 @@ class Strategy:
         """Inverse of :meth:`state`."""
         self.weights = dict(state)
 
+    def matrices(self) -> Mapping[str, Any]:
+        """For ``matrices.json`` of the run, after each round: client x client matrices by name, as nested lists, and under
+        ``clients`` whose rows they are; nothing by default."""
+        return {}
+
     def log_round(self, logger: Any, round: int) -> None:
         """Write the method's own pictures to a TensorBoard ``SummaryWriter``; nothing by default."""
 

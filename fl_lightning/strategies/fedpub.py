@@ -237,6 +237,9 @@ class FedPub(Strategy):
             else:
                 self._mixtures.setdefault(int(owner), {})[name] = tensor
 
+    def matrices(self) -> dict[str, Any]:
+        return {name: v.tolist() if isinstance(v, Tensor) else v for name, v in self._last.items()}
+
     def log_round(self, logger: Any, round: int) -> None:
         for name in ("similarity", "alpha"):
             matrix = self._last.get(name)

@@ -1,0 +1,100 @@
+"""Changes to a config: dotted keys as on the command line, merged into the plain values of a YAML file."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SECTIONS = ("seed_everything", "federation", "trainer", "model", "data")
+
+
+class Loader(yaml.SafeLoader):
+    """Safe, and reads ``1e-3`` as a number, as the command line does; PyYAML takes it for text."""
+
+
+Loader.yaml_implicit_resolvers = {k: list(v) for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        ValueError: If the file is absent, is not YAML or holds no mapping.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 (a SafeLoader)
+    except OSError as error:
+        raise ValueError(f"`{path}` cannot be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"`{path}` is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"`{path}` must hold `key: value` lines, but holds {type(content).__name__}.")
+    return content
+
+
+def nested(changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Dotted keys as nested mappings: ``{"data.init_args.name": "Cora"}`` is ``{"data": {"init_args": {"name": "Cora"}}}``.
+
+    Args:
+        changes: Keys of a config, dotted or not.
+        where: What the changes belong to, for the error.
+
+    Raises:
+        ValueError: If a key belongs to none of a config's sections.
+    """
+    result: dict[str, Any] = {}
+    for key, value in changes.items():
+        parts = str(key).split(".")
+        if parts[0] not in SECTIONS:
+            raise ValueError(f"{where}: `{key}` is no key of a config; it must start with one of {', '.join(SECTIONS)}.")
+        for part in reversed(parts[1:]):
+            value = {part: value}
+        result = merged(result, {parts[0]: value})
+    return result
+
+
+def merged(base: Any, change: Any) -> Any:
+    """``base`` with ``change``: mappings are merged key by key, all else is replaced.
+
+    Another class takes none of the old one's arguments: a mapping whose ``class_path`` differs replaces the whole.
+    """
+    if not isinstance(change, Mapping) or not isinstance(base, Mapping):
+        return copy.deepcopy(change)
+    if "class_path" in change and change["class_path"] != base.get("class_path"):
+        return copy.deepcopy(dict(change))
+    result = {key: copy.deepcopy(value) for key, value in base.items()}
+    for key, value in change.items():
+        result[key] = merged(result.get(key), value)
+    return result
+
+
+def from_command_line(options: Sequence[str]) -> dict[str, Any]:
+    """``["--data.init_args.root", "DATA", "--trainer.max_epochs=2"]`` as changes with dotted keys.
+
+    Raises:
+        ValueError: If an option is no config key, or has no value.
+    """
+    changes: dict[str, Any] = {}
+    rest = list(options)
+    while rest:
+        option = rest.pop(0)
+        name, equals, value = option.partition("=")
+        if not name.startswith("--") or name[2:].split(".")[0] not in SECTIONS:
+            raise ValueError(
+                f"Unknown option `{option}`. Options of `compare` itself are in `fl-lightning compare --help`; a config's keys "
+                f"start with {', '.join('--' + s for s in SECTIONS)}."
+            )
+        if not equals:
+            if not rest:
+                raise ValueError(f"`{name}` needs a value.")
+            value = rest.pop(0)
+        changes[name[2:]] = yaml.load(value, Loader)  # noqa: S506 (a SafeLoader)
+    return changes

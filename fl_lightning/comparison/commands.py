@@ -1,0 +1,196 @@
+"""``fl-lightning compare`` and ``fl-lightning report``."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl_lightning.comparison import plan as plans
+from fl_lightning.comparison.changes import from_command_line
+from fl_lightning.comparison.plan import Cell, Plan
+from fl_lightning.reporting.finished import MANIFEST, Run, find_runs, load
+from fl_lightning.reporting.formats import paper_rows
+from fl_lightning.reporting.report import write_report
+from fl_lightning.reporting.tables import text_table
+
+if TYPE_CHECKING:
+    from fl_lightning.comparison.runner import Runner
+    from fl_lightning.comparison.search import Study
+
+COMMANDS = ("compare", "report")
+STOPPED = 3  # exit code: the budget ended before all cells did
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code: 0, 1 (something failed) or 3 (the budget ended first).
+
+    Raises:
+        ValueError: If the YAML or an option is wrong.
+    """
+    asked, rest = parser().parse_known_args(list(arguments))
+    if asked.command == "report":
+        if rest:
+            raise ValueError(f"Unknown option `{rest[0]}`; see `fl-lightning report --help`.")
+        return report(asked)
+    return compare(asked, from_command_line(rest))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The two commands' options."""
+    whole = argparse.ArgumentParser("fl-lightning", allow_abbrev=False)
+    commands = whole.add_subparsers(dest="command", required=True)
+    comparing = commands.add_parser(
+        "compare", allow_abbrev=False, help="Methods x settings x seeds from one YAML; goes on where it was stopped.",
+        description="Run all cells of a comparison that are not finished yet, then write tables and plots. Keys of a config "
+        "(--data.init_args.root DATA, --federation.num_rounds 5, ...) change all cells.",
+    )  # fmt: skip
+    comparing.add_argument("--config", type=Path, required=True, help="The comparison, e.g. configs/compare/demo.yaml.")
+    comparing.add_argument("--profile", help="One of the YAML's profiles; default: quick, if there is one.")
+    comparing.add_argument("--out", type=Path, help="Folder; default runs/compare/<name>_<profile>.")
+    comparing.add_argument("--workers", type=int, help="Processes at a time; default: the cores that this process may use.")
+    comparing.add_argument("--budget_minutes", type=float, help="Stop after so long; the same command goes on later.")
+    comparing.add_argument("--list", action="store_true", help="Print the cells and run nothing.")
+    reporting = commands.add_parser(
+        "report", allow_abbrev=False, help="The same tables and plots from finished runs.",
+        description="Tables and plots from finished runs: run folders, comparisons, or any folders above them.",
+    )  # fmt: skip
+    reporting.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="Folders.")
+    reporting.add_argument(
+        "--glob", action="append", default=[], metavar="PATTERN", help="Folders by pattern, e.g. 'runs/*/version_0'."
+    )
+    reporting.add_argument("--out", type=Path, default=Path("report"), help="Folder of the report; default: report.")
+    reporting.add_argument("--title", default="Report")
+    reporting.add_argument("--score", choices=("auto", "global", "clients"), default="auto")
+    reporting.add_argument("--reference", help="Method that the others are compared with.")
+    return whole
+
+
+def compare(asked: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """``fl-lightning compare``"""
+    plan = plans.read_plan(asked.config, asked.profile, overrides)
+    if asked.list:
+        _say(*plans.describe(plan), f"{len(plan.cells)} cells and {len(plan.searches)} searches (profile {plan.profile})")
+        return 0
+    from fl_lightning.comparison.runner import Runner, cores
+    from fl_lightning.comparison.search import search_all, trial_table
+
+    if asked.workers is not None and asked.workers < 1:
+        raise ValueError(f"`--workers` must be at least 1, got {asked.workers}.")
+    out = asked.out or Path("runs", "compare", f"{plan.name}_{plan.profile}")
+    out.mkdir(parents=True, exist_ok=True)
+    workers = asked.workers or cores()
+    with _alone(out):
+        trials = sum(search.trials for search in plan.searches)
+        _say(f"{plan.name}, profile {plan.profile}: {len(plan.cells)} runs and {trials} trials, {workers} at a time, in {out}")
+        runner = Runner(out, workers, asked.budget_minutes or plan.budget_minutes, say=_say)
+        try:
+            studies, chosen = search_all(plan.searches, runner, plan.cells)
+        except KeyboardInterrupt:
+            _say("Interrupted. The same command goes on from here.")
+            return 130
+        return _finish(plan, out, runner, studies, chosen, trial_table(studies, chosen))
+
+
+def _finish(
+    plan: Plan, out: Path, runner: Runner, studies: Sequence[Study], chosen: dict[str, Cell], trials: list[dict[str, Any]]
+) -> int:
+    from fl_lightning.comparison.cell import beside
+
+    cells = [(cell, cell) for cell in plan.cells] + [
+        (s.search.cell, chosen[s.search.cell.key]) for s in studies if s.search.cell.key in chosen
+    ]
+    order = {label: place for place, label in enumerate(dict.fromkeys(c.method for c in _methods(plan)))}
+    cells.sort(key=lambda pair: order[pair[0].method])
+    settings = list(dict.fromkeys(tuple(c.setting.items()) for c in _methods(plan)))
+    cells.sort(key=lambda pair: settings.index(tuple(pair[0].setting.items())))
+    runs: list[Run] = []
+    listed = []
+    for _, cell in cells:
+        if cell.key in runner.done:
+            folder, data = runner.done[cell.key], beside(out, cell, ".data.json")
+            runs.append(load(folder, cell.setting, cell.method, cell.seed, data))
+            listed.append(
+                {"folder": os.path.relpath(folder, out), "setting": cell.setting, "method": cell.method, "seed": cell.seed,
+                 "data": os.path.relpath(data, out), "hash": cell.hash}
+            )  # fmt: skip
+    named = {c.key: str(c) for c in [*plan.cells, *(row["cell"] for s in studies for row in s.rows)]}
+    failed = [f"FAILED: {named.get(key, key)}: {reason.splitlines()[0]}" for key, reason in runner.failed.items()]
+    left = [f"not finished (budget): {cell}" for cell in runner.left]
+    manifest = {
+        "name": plan.name,
+        "profile": plan.profile,
+        "source": plan.source,
+        "runs": listed,
+        "failed": failed,
+        "left": left,
+    }
+    (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    if runs:
+        lead = [f"{len(runs)} runs of {plan.source}, profile {plan.profile}. {_versions(runs)}"]
+        summary, _ = write_report(
+            out, f"{plan.name} ({plan.profile})", runs, lead, [*failed, *left], trials, plan.score, plan.reference
+        )
+        header, rows = paper_rows(summary.groups, summary.table)
+        _say("", *text_table(header, rows), "", f"report: {out / 'report.html'}")
+    _say(*failed, *left[:5], *([f"... and {len(left) - 5} more"] if len(left) > 5 else []))
+    if left:
+        _say("The budget has ended; the same command goes on from here.")
+    if failed:
+        _say(f"{len(failed)} failed; the same command tries them again.")
+    return 1 if failed else STOPPED if left else 0
+
+
+def report(asked: argparse.Namespace) -> int:
+    """``fl-lightning report``"""
+    places = list(asked.runs)
+    for pattern in asked.glob:
+        root = Path(pattern).anchor
+        found = sorted(Path(root or ".").glob(str(Path(pattern).relative_to(root)) if root else pattern))
+        if not found:
+            raise ValueError(f"`--glob {pattern}` matches nothing.")
+        places += found
+    if not places:
+        raise ValueError("Name run folders, or `--glob PATTERN`.")
+    runs, problems = find_runs(places)
+    if not runs:
+        raise ValueError("No finished run found.\n" + "\n".join(problems))
+    lead = [f"{len(runs)} runs. {_versions(runs)}"]
+    summary, _ = write_report(asked.out, asked.title, runs, lead, problems, (), asked.score, asked.reference)
+    header, rows = paper_rows(summary.groups, summary.table)
+    _say(*text_table(header, rows), "", *problems, f"report: {asked.out / 'report.html'}")
+    return 0
+
+
+def _methods(plan: Plan) -> list[Cell]:
+    return [*plan.cells, *(search.cell for search in plan.searches)]
+
+
+def _versions(runs: Sequence[Run]) -> str:
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        for name, version in (run.results.get("versions") or {}).items():
+            found.setdefault(name, set()).add(str(version))
+    return ", ".join(f"{name} {' / '.join(sorted(versions))}" for name, versions in found.items())
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Two comparisons in one folder would run the same cells."""
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"Another `compare` is running in `{out}`. Wait for it, or give another `--out`.") from error
+        yield
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()

@@ -1,0 +1,328 @@
+"""Figures of a report as SVG: one function each, from runs in groups.
+
+Colours are Okabe and Ito's, which colour-blind people can tell apart; markers, line styles and hatches differ as well, so
+that a grey print can be read.
+"""
+
+from __future__ import annotations
+
+import io
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from fl_lightning.reporting.finished import Run
+from fl_lightning.reporting.statistics import estimate
+from fl_lightning.reporting.summary import ALONE, POOLED, Group, label
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C510A", "#4D4D4D")
+BASELINE_COLOURS = {ALONE: "#666666", POOLED: "#000000"}
+MARKERS = "osD^vPX*"
+LINES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)), (0, (7, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (8, 1)))
+HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo", "++")
+STYLE = {
+    "svg.hashsalt": "fl-lightning", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
+    "axes.titlelocation": "left", "legend.frameon": False, "hatch.linewidth": 0.6, "figure.constrained_layout.use": True,
+    "axes.grid": True, "grid.color": "#DDDDDD", "grid.linewidth": 0.6, "axes.axisbelow": True,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: file name, what it shows, and the SVG."""
+
+    name: str
+    caption: str
+    svg: str
+
+
+class Look:
+    """Colour, marker, line and hatch of each method, the same in all figures of a report."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._federated: list[str] = []
+        self._baseline: dict[str, str] = {}
+        for group in groups:
+            for method in group.methods:
+                if method in group.federated():
+                    if method not in self._federated:
+                        self._federated.append(method)
+                else:
+                    self._baseline[method] = ALONE if method == group.by_strategy(ALONE) else POOLED
+
+    def _place(self, method: str) -> int:
+        return self._federated.index(method) if method in self._federated else 0
+
+    def colour(self, method: str) -> str:
+        if method in self._baseline:
+            return BASELINE_COLOURS[self._baseline[method]]
+        return COLOURS[self._place(method) % len(COLOURS)]
+
+    def marker(self, method: str) -> str:
+        if method in self._baseline:
+            return "<" if self._baseline[method] == ALONE else ">"
+        return MARKERS[self._place(method) % len(MARKERS)]
+
+    def line(self, method: str) -> Any:
+        return ":" if method in self._baseline else LINES[self._place(method) % len(LINES)]
+
+    def hatch(self, method: str) -> str:
+        if method in self._baseline:
+            return "" if self._baseline[method] == POOLED else "||"
+        return HATCHES[self._place(method) % len(HATCHES)]
+
+
+def figures(groups: Sequence[Group]) -> list[Figure]:
+    """All figures that the runs have data for."""
+    look = Look(groups)
+    found: list[Figure | None] = [bars(groups, look, metric) for metric in dict.fromkeys(g.metric for g in groups)]
+    for group in groups:
+        found += [rounds(group, look), traffic(group, look), clients(group, look), partition(group), *similarities(group)]
+    return [figure for figure in found if figure is not None]
+
+
+def bars(groups: Sequence[Group], look: Look, metric: str) -> Figure | None:
+    """Mean test score of each method in each setting, with 95 % intervals over seeds."""
+    groups = [g for g in groups if g.metric == metric]
+    methods = list(dict.fromkeys(m for g in groups for m in g.methods))
+    values = {(i, m): estimate(list(g.scores(m).values())) for i, g in enumerate(groups) for m in methods if m in g.methods}
+    known = [v for e in values.values() for v in (e.mean, e.low, e.high) if v is not None]
+    if not known:
+        return None
+    wide = 0.8 / len(methods)
+    with _drawing(max(4.5, 1.2 + 0.26 * len(methods) * len(groups)), 3.4) as (canvas, axes):
+        for place, method in enumerate(methods):
+            own = [
+                (i, values[i, method])
+                for i in range(len(groups))
+                if (i, method) in values and values[i, method].mean is not None
+            ]
+            at = [i + (place - (len(methods) - 1) / 2) * wide for i, _ in own]
+            axes.bar(
+                at, [e.mean for _, e in own], wide * 0.92, color=look.colour(method), hatch=look.hatch(method),
+                edgecolor="white", linewidth=0.5, label=method,
+            )  # fmt: skip
+            spread = [(x, e) for x, (_, e) in zip(at, own, strict=True) if e.low is not None]
+            axes.errorbar(
+                [x for x, _ in spread], [e.mean for _, e in spread], [e.mean - e.low for _, e in spread], fmt="none",
+                ecolor="black", elinewidth=1, capsize=2,
+            )  # fmt: skip
+        axes.set_xticks(range(len(groups)), [label(g).replace(", ", "\n") for g in groups], fontsize=8)
+        axes.grid(axis="x", visible=False)
+        low, high = min(known), max(known)
+        if low > 0 and low > 0.4 * high:  # say so: bars that do not start at zero
+            axes.set_ylim(low - 0.35 * (high - low + 0.05 * high), None)
+            note = "; the axis does not start at 0"
+        else:
+            note = ""
+        axes.set_ylabel(f"test {metric}{'' if groups[0].mode == 'max' else ' (lower is better)'}")
+        _legend(canvas, axes)
+        return Figure(
+            f"bars_{_slug(metric)}", f"Test {metric}, mean over seeds with 95 % Student intervals{note}.", _svg(canvas)
+        )
+
+
+def rounds(group: Group, look: Look) -> Figure | None:
+    """Validation score over rounds, mean and sample standard deviation over seeds; central as a level."""
+    if not any(run.curve(group.score) for runs in group.methods.values() for run in runs.values()):
+        return None
+    with _drawing(5.6, 3.2) as (canvas, axes):
+        for method, runs in group.methods.items():
+            curves = [{r: v for r, v, _ in run.curve(group.score)} for run in runs.values() if run.curve(group.score)]
+            if curves:
+                shown = sorted(set.intersection(*(set(c) for c in curves)))
+                means = [statistics.fmean(c[r] for c in curves) for r in shown]
+                axes.plot(
+                    shown, means, color=look.colour(method), linestyle=look.line(method), label=method, linewidth=1.5,
+                    marker=look.marker(method), markersize=4, markevery=max(1, len(shown) // 8),
+                )  # fmt: skip
+                if len(curves) > 1:
+                    sd = [statistics.stdev(c[r] for c in curves) for r in shown]
+                    low, high = ([m + s * d for m, d in zip(means, sd, strict=True)] for s in (-1, 1))
+                    axes.fill_between(shown, low, high, color=look.colour(method), alpha=0.15, linewidth=0)
+            else:
+                _level(axes, group, method, look)
+        axes.set_xlabel("round")
+        axes.set_ylabel(_validation(group))
+        axes.set_title(label(group))
+        _legend(canvas, axes)
+        caption = f"{label(group)}: {_validation(group)} over rounds; mean and band of one standard deviation over seeds."
+        return Figure(f"rounds_{_slug(label(group))}", caption, _svg(canvas))
+
+
+def traffic(group: Group, look: Look) -> Figure | None:
+    """Validation score over megabytes sent so far (both directions, all clients)."""
+    senders = {
+        method: [run for run in runs.values() if run.curve(group.score) and run.results["strategy"] != ALONE]
+        for method, runs in group.methods.items()
+    }
+    if not any(senders.values()):
+        return None
+    with _drawing(5.6, 3.2) as (canvas, axes):
+        for method, runs in senders.items():
+            if not runs:
+                _level(axes, group, method, look)
+            for index, run in enumerate(runs):
+                curve = run.curve(group.score)
+                before = _before_rounds(run)
+                axes.plot(
+                    [before + mb for *_, mb in curve], [v for _, v, _ in curve], color=look.colour(method),
+                    linestyle=look.line(method), linewidth=1.1, alpha=0.85, marker=look.marker(method), markersize=4,
+                    markevery=max(1, len(curve) // 6), label=method if index == 0 else None,
+                )  # fmt: skip
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel("MB sent so far, up and down, all clients")
+        axes.set_ylabel(_validation(group))
+        axes.set_title(label(group))
+        _legend(canvas, axes)
+        caption = f"{label(group)}: {_validation(group)} against megabytes sent; one line a seed. Level lines send no model."
+        return Figure(f"bytes_{_slug(label(group))}", caption, _svg(canvas))
+
+
+def clients(group: Group, look: Look) -> Figure | None:
+    """Each client's test score on its own data (without such data: LocalOnly's models on the server's), one dot a seed."""
+    dots = {m: [_of_clients(run) for run in runs.values()] for m, runs in group.methods.items()}
+    number = max((len(scores) for runs in dots.values() for scores in runs), default=0)
+    if number == 0 or not any(v is not None for runs in dots.values() for s in runs for v in s):
+        return None
+    with _drawing(5.6, 1.1 + min(0.32 * number, 7)) as (canvas, axes):
+        for place, (method, runs) in enumerate(dots.items()):
+            offset = (place - (len(dots) - 1) / 2) * 0.7 / max(len(dots), 1)
+            points = [(v, c + offset) for scores in runs for c, v in enumerate(scores) if v is not None]
+            if points:
+                axes.scatter(
+                    *zip(*points, strict=True), s=18, marker=look.marker(method), edgecolor=look.colour(method), linewidth=1,
+                    facecolor="none" if place % 2 else look.colour(method), alpha=0.85, label=method,
+                )  # fmt: skip
+        for line in range(1, number):
+            axes.axhline(line - 0.5, color="#EEEEEE", linewidth=0.8)
+        names = next((r.data.get("client_names") for runs in group.methods.values() for r in runs.values()), None) or range(
+            number
+        )
+        axes.set_yticks(range(number), [str(n) for n in names][:number], fontsize=8 if number <= 20 else 5)
+        axes.grid(axis="y", visible=False)
+        axes.set_ylim(number - 0.5, -0.5)
+        axes.set_ylabel("client")
+        axes.set_xlabel(f"test {group.metric}")
+        axes.set_title(label(group))
+        _legend(canvas, axes)
+        caption = f"{label(group)}: test {group.metric} of each client's model, one dot for each seed."
+        return Figure(f"clients_{_slug(label(group))}", caption, _svg(canvas))
+
+
+def partition(group: Group) -> Figure | None:
+    """Labels (or sizes) of each client, of the first seed."""
+    run = next((r for runs in group.methods.values() for _, r in sorted(runs.items()) if r.data.get("client_sizes")), None)
+    if run is None:
+        return None
+    labels, sizes = run.data.get("labels"), run.data["client_sizes"]
+    counted = isinstance(labels, list) and all(isinstance(row, list) and all(isinstance(v, int) for v in row) for row in labels)
+    with _drawing(5.6, 1.1 + min(0.24 * len(sizes), 6)) as (canvas, axes):
+        if counted and labels:
+            left = [0] * len(labels)
+            for index in range(len(labels[0])):
+                share = index / max(len(labels[0]) - 1, 1)
+                own = [row[index] for row in labels]
+                axes.barh(
+                    range(len(labels)), own, left=left, color=mpl.colormaps["cividis"](share), edgecolor="white", linewidth=0.4,
+                    hatch=HATCHES[index % 3] if len(labels[0]) > 1 else "", label=f"class {index}",
+                )  # fmt: skip
+                left = [a + b for a, b in zip(left, own, strict=True)]
+        else:
+            axes.barh(range(len(sizes)), sizes, color=COLOURS[0])
+        names = run.data.get("client_names") or range(len(sizes))
+        axes.set_yticks(range(len(sizes)), [str(n) for n in names], fontsize=8 if len(sizes) <= 20 else 5)
+        axes.set_ylim(len(sizes) - 0.5, -0.5)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("samples")
+        axes.set_ylabel("client")
+        axes.set_title(label(group))
+        if counted:
+            _legend(canvas, axes)
+        what = "labels" if counted else "sizes"
+        return Figure(
+            f"partition_{_slug(label(group))}", f"{label(group)}: {what} of the clients (seed {run.seed}).", _svg(canvas)
+        )
+
+
+def similarities(group: Group) -> Iterator[Figure]:
+    """The matrices between clients that a method recorded in its last round (FED-PUB: similarity and mixing weights)."""
+    for method, runs in group.methods.items():
+        run = next((r for _, r in sorted(runs.items()) if r.matrices), None)
+        if run is None:
+            continue
+        names = [k for k, v in run.matrices.items() if isinstance(v, list) and v and isinstance(v[0], list)]
+        with _drawing(3.5 * len(names), 3.1, len(names)) as (canvas, every):
+            for name, axes in zip(names, every if len(names) > 1 else [every], strict=True):
+                shown = axes.imshow(run.matrices[name], cmap="cividis", interpolation="nearest")
+                axes.grid(visible=False)
+                axes.set_title(name)
+                axes.set_xlabel("client")
+                axes.set_ylabel("client")
+                ticks = range(0, len(run.matrices[name]), max(1, len(run.matrices[name]) // 10))
+                ids = run.matrices.get("clients") or list(range(len(run.matrices[name])))
+                axes.set_xticks(ticks, [ids[t] for t in ticks], fontsize=7)
+                axes.set_yticks(ticks, [ids[t] for t in ticks], fontsize=7)
+                canvas.colorbar(shown, ax=axes, shrink=0.85)
+            when = f"after round {run.matrices['round'] + 1} (seed {run.seed})"
+            caption = f"{label(group, method)}: {' and '.join(names)} between clients {when}."
+            yield Figure(f"similarity_{_slug(label(group, method))}", caption, _svg(canvas))
+
+
+def _of_clients(run: Run) -> list[float | None]:
+    test = run.results["test"]
+    scores = test.get("per_client") or []
+    if any(s is not None for s in scores):
+        return scores
+    return test.get("each_on_global") or [test.get("global")] * (run.results.get("num_clients") or 0)
+
+
+def _before_rounds(run: Run) -> float:
+    """Megabytes that were sent before the first round, or in other steps than training (FedSage+'s generators)."""
+    by_kind = (run.results.get("bytes") or {}).get("by_kind") or {}
+    return sum(b for kind, b in by_kind.items() if kind not in ("fit", "evaluate", "model", "predict")) / 1e6
+
+
+def _validation(group: Group) -> str:
+    return f"validation {group.metric}, {'server' if group.score == 'global' else 'mean over clients'}"
+
+
+def _level(axes: Any, group: Group, method: str, look: Look) -> None:
+    """The chosen round's validation score as a level, for a method that has no curve of this kind."""
+    vals = [run.results["val"] for run in group.methods[method].values()]
+    values = [v for v in (val.get("global" if group.score == "global" else "mean") for val in vals) if v is not None]
+    if values:
+        axes.axhline(
+            statistics.fmean(values), color=look.colour(method), linestyle=look.line(method), linewidth=1.3, label=method
+        )
+
+
+@contextmanager
+def _drawing(width: float, height: float, panels: int = 1) -> Iterator[tuple[Canvas, Any]]:
+    with mpl.rc_context(STYLE):
+        canvas = Canvas(figsize=(width, height))
+        yield canvas, canvas.subplots(1, panels)
+
+
+def _legend(canvas: Canvas, axes: Any) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    canvas.legend(handles, names, loc="outside right upper", fontsize=8)
+
+
+def _svg(canvas: Canvas) -> str:
+    text = io.StringIO()
+    canvas.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() or c in ".-+" else "_" for c in text).replace("__", "_").strip("_")

@@ -1,0 +1,95 @@
+"""Everything that ``compare`` and ``report`` write: tables (CSV, Markdown, LaTeX), figures (SVG) and one HTML page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fl_lightning.reporting import formats
+from fl_lightning.reporting.figures import figures
+from fl_lightning.reporting.finished import Run
+from fl_lightning.reporting.page import page
+from fl_lightning.reporting.summary import Row, Summary, summarise_runs
+
+WHAT_IT_IS = (
+    "The round is chosen on validation data, the score is on test data. mean, sd: over seeds (sample standard deviation); low, "
+    "high: 95 % Student interval of the mean. difference: method minus reference on the same seed and partition, with its 95 % "
+    "interval; intervals are not corrected for how many there are. score on: global = the server's test data (LocalOnly: mean "
+    "over the clients' models), clients = mean over clients, each on its own test data. MB: all messages of a run."
+)
+PAIRED = "The interval is over seeds; clearly better: the method whose favour it lies in, where it does not hold 0."
+JOINING = (
+    "For each client its own model (LocalOnly) against the federated one. gain: positive if the federated model is better, "
+    "whatever the metric's direction. The verdict is what the 95 % interval over seeds says; where every seed "
+    "draws other clients, clients are listed by seed, and the interval is that of the mean gain over clients."
+)
+
+
+def write_report(
+    out: Path,
+    title: str,
+    runs: Sequence[Run],
+    lead: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    trials: Sequence[Row] = (),
+    score: str = "auto",
+    reference: str | None = None,
+) -> tuple[Summary, list[Path]]:
+    """Write the report of these runs.
+
+    Args:
+        out: Folder; made if absent, its files of the same names are replaced.
+        title: Heading.
+        runs: Finished runs.
+        lead: Sentences below the heading: what was compared, and how.
+        warnings: Failures and what was left out.
+        trials: Rows of the searches' trials.
+        score: See :func:`~fl_lightning.reporting.summary.summarise_runs`.
+        reference: The method that others are compared with.
+
+    Returns:
+        The tables, and the files.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    summary = summarise_runs(runs, score, reference)
+    warnings = [*warnings, *summary.notes]
+    pictures = figures(summary.groups)
+    written = []
+
+    def write(name: str, text: str) -> None:
+        path = out / name
+        path.parent.mkdir(exist_ok=True)
+        draft = path.with_name(f".writing_{path.name}")
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+        written.append(path)
+
+    tables = {"table": summary.table, "differences": summary.differences, "joining": summary.joining,
+              "clients": summary.clients, "runs": summary.runs, "trials": list(trials)}  # fmt: skip
+    for name, rows in tables.items():
+        if rows:
+            write(f"{name}.csv", formats.to_csv(rows))
+    write("table.md", _markdown(title, lead, warnings, summary))
+    write("table.tex", formats.to_latex(summary.groups, summary.table, title))
+    for figure in pictures:
+        write(f"figures/{figure.name}.svg", figure.svg)
+    sections = [
+        ("Results", WHAT_IT_IS, summary.table),
+        ("Should I join?", JOINING, summary.joining),
+        ("Should I join? Each client", "", summary.clients),
+        ("Paired differences between all methods", PAIRED, summary.differences),
+        ("Search", "Validation scores of all trials; test scores of trials that were not chosen are not read.", list(trials)),
+        ("Runs", "", summary.runs),
+    ]  # fmt: skip
+    write("report.html", page(title, lead, warnings, sections, pictures))
+    return summary, written
+
+
+def _markdown(title: str, lead: Sequence[str], warnings: Sequence[str], summary: Summary) -> str:
+    parts = [f"# {title}", *lead, *(f"- **{line}**" for line in warnings)]
+    parts.append(formats.to_markdown(*formats.paper_rows(summary.groups, summary.table)))
+    parts.append(WHAT_IT_IS)
+    if summary.joining:
+        parts += ["## Should I join?", JOINING, formats.markdown_of(summary.joining)]
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
