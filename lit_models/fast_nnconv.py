@@ -39,8 +39,13 @@ class BondGroups:
     target: RowSum
 
     @classmethod
-    def from_types(cls, edge_index: Tensor, edge_type: Tensor, num_nodes: int) -> BondGroups:
-        """Group by ``edge_type``, int64 [E]: any values below ``2**63 / num_nodes``, equal for equal feature rows."""
+    def from_types(
+        cls, edge_index: Tensor, edge_type: Tensor, num_nodes: int, num_targets: int | None = None
+    ) -> BondGroups:
+        """Group by ``edge_type``, int64 [E]: any values below ``2**63 / num_nodes``, equal for equal feature rows.
+
+        ``num_targets``: number of target rows, where they are others than the ``num_nodes`` source rows.
+        """
         source, target = edge_index
         if edge_type.shape != source.shape:
             found = tuple(edge_type.shape)
@@ -52,7 +57,8 @@ class BondGroups:
         edge_of_pair = torch.empty_like(pair).scatter_(0, pair_of_edge, edges)
         first_pair = sizes.cumsum(0) - sizes
         gather = RowSum.gather(source[edge_of_pair], num_nodes)
-        scatter = RowSum.from_pairs(target, pair_of_edge, num_nodes, pair.numel())
+        num_targets = num_nodes if num_targets is None else num_targets
+        scatter = RowSum.from_pairs(target, pair_of_edge, num_targets, pair.numel())
         return cls(edge_of_pair[first_pair], tuple(sizes.tolist()), gather, scatter)
 
 

@@ -10,12 +10,14 @@ with v_0 = ReLU(lin0(P_v x)) and edge features P_e e; VAT disturbs the outputs o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lit_models.atom_classes import ClassLevel, class_step
 from lit_models.fast_nnconv import FastNNConv, bond_groups
 from lit_models.molecule_encoder import MoleculeEncoder, mlp_head, molecule_of_atom, schema_entry
 from lit_models.row_sum import RowSum
@@ -128,6 +130,9 @@ class MPNN(MoleculeEncoder):
     def embed(self, batch: Any, *, vertex: Tensor | None = None, edge: Tensor | None = None, x: Tensor | None = None,
               edge_attr: Tensor | None = None) -> Tensor:
         """The set2set output, [B, 2 H]. Keywords replace the projected or raw inputs: [n, F], [E, D]."""
+        replaced = any(given is not None for given in (vertex, edge, x, edge_attr))
+        if not replaced and self.knows_environments(batch):
+            return self.set2set(self.message_passing_by_class(batch), *molecule_of_atom(batch))
         if vertex is None:
             vertex = self.project_vertex(batch.x if x is None else x)
         if edge is None and edge_attr is not None:
@@ -152,3 +157,21 @@ class MPNN(MoleculeEncoder):
                 message = self.conv.grouped(hidden, matrices, groups)
             hidden = gru_step(self.gru, F.relu(message), hidden)
         return hidden
+
+    def knows_environments(self, batch: Any) -> bool:
+        """Whether the batch says which atoms are alike at every step, and its bonds have types."""
+        environment, edge_type = (getattr(batch, name, None) for name in ("environment", "edge_type"))
+        return environment is not None and edge_type is not None and environment.size(1) > self.num_steps
+
+    def message_passing_by_class(self, batch: Any) -> Tensor:
+        """What `message_passing` gives for the batch's own inputs, with each distinct environment computed once."""
+        levels = [ClassLevel.of(batch.environment[:, radius]) for radius in range(self.num_steps + 1)]
+        hidden = F.relu(self.lin0(self.project_vertex(batch.x[levels[0].atom])))
+        matrices = None
+        for start, end in pairwise(levels):
+            step = class_step(start, end, batch.edge_index, batch.edge_type)
+            if matrices is None:  # the types, in order, are those of the batch at every step
+                matrices = self.conv.matrices(self.project_edge(batch.edge_attr[step.edge]))
+            message = self.conv.grouped(hidden, matrices, step.groups)
+            hidden = gru_step(self.gru, F.relu(message), step.before(hidden))
+        return levels[-1].to_atoms()(hidden)

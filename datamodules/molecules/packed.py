@@ -6,6 +6,7 @@ equals ``Batch.from_data_list`` of the single graphs, at a fraction of its cost.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Batch, Data
 
 from datamodules.molecules.encode import EncodedTable
+from datamodules.molecules.environments import atom_environments
 from datamodules.molecules.featuriser import NUM_BOND_FEATURES, SELF_LOOP, decode_atoms, decode_bonds
 
 BOND_FEATURES = decode_bonds(torch.arange(1 << NUM_BOND_FEATURES))      # (8192, 13): row c = features of bond code c
@@ -50,7 +52,7 @@ class PackedMolecules:
         Returns:
             ``y`` float ``(B, T)``, ``sample_id`` ``(B,)``, ``batch``, ``ptr``; with bonds ``x`` float ``(n, 74)``,
             ``edge_index`` int64 ``(2, e)``, ``edge_attr`` float ``(e, 13)``, ``edge_type`` int64 ``(e,)`` (the bond
-            code); with geometry ``z`` int64 ``(n,)`` and ``pos`` float ``(n, 3)`` in angstrom.
+            code), ``environment`` int64 ``(n, 4)`` (``atom_environments``); with geometry ``z`` int64 ``(n,)`` and ``pos`` float ``(n, 3)`` in angstrom.
         """
         chosen = torch.as_tensor(indices, dtype=torch.long)
         atom, owner, ptr = _gather(self.node_ptr, chosen)
@@ -58,6 +60,7 @@ class PackedMolecules:
         slices = {}
         if "atom" in self.nodes:
             values["x"] = self.atom_table.index_select(0, self.nodes["atom"].index_select(0, atom))
+            values["environment"] = self.environments.index_select(0, atom)
             edge, edge_owner, edge_slice = _gather(self.edge_ptr, chosen)
             values["edge_index"] = self.edges["ends"].index_select(1, edge) + ptr.index_select(0, edge_owner)
             values["edge_type"] = self.edges["code"].index_select(0, edge).long()
@@ -87,6 +90,12 @@ class PackedMolecules:
         return replace(self, y=self.y[chosen], sample_id=self.sample_id[chosen], node_ptr=node_ptr, edge_ptr=edge_ptr,
                        nodes={name: value[atom] for name, value in self.nodes.items()},
                        edges={name: value[..., edge] for name, value in self.edges.items()})
+
+    @cached_property
+    def environments(self) -> Tensor:
+        """``atom_environments`` of all atoms, int64 ``(N, 4)``; worked out when the first batch is made."""
+        ends = self.edges["ends"].numpy() + np.repeat(self.node_ptr[:-1].numpy(), self.edge_ptr.diff().numpy())
+        return torch.from_numpy(atom_environments(self.nodes["atom"].numpy(), ends, self.edges["code"].numpy()))
 
     @property
     def num_atoms(self) -> Tensor:
