@@ -1,8 +1,8 @@
 """What every molecule encoder shares: built from the data's schema, from a batch of molecules to one row per molecule.
 
 A batch has ``x`` [n, F], ``edge_index`` [2, E], ``edge_attr`` [E, D] (or ``z`` [n], ``pos`` [n, 3]), ``batch`` [n] and,
-for training, ``y`` [B, T], ``sample_id`` [B]; ``edge_type`` [E] and ``environment`` [n, R + 1] (which atoms are alike up to R bonds away) are
-optional: with them each distinct thing is computed once. Without ``batch`` it is one molecule.
+for training, ``y`` [B, T], ``sample_id`` [B]. ``edge_type`` [E] and ``environment`` [n, R + 1] (which atoms are alike up to
+R bonds away) are optional: with them each distinct thing is computed once. Without ``batch`` it is one molecule.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ class PackedMolecules:
         Returns:
             ``y`` float ``(B, T)``, ``sample_id`` ``(B,)``, ``batch``, ``ptr``; with bonds ``x`` float ``(n, 74)``,
             ``edge_index`` int64 ``(2, e)``, ``edge_attr`` float ``(e, 13)``, ``edge_type`` int64 ``(e,)`` (the bond
-            code), ``environment`` int64 ``(n, 4)`` (``atom_environments``); with geometry ``z`` int64 ``(n,)`` and ``pos`` float ``(n, 3)`` in angstrom.
+            code), ``environment`` int64 ``(n, 4)`` (``atom_environments``); with geometry ``z`` int64 ``(n,)`` and ``pos``
+            float ``(n, 3)`` in angstrom.
         """
         chosen = torch.as_tensor(indices, dtype=torch.long)
         atom, owner, ptr = _gather(self.node_ptr, chosen)
