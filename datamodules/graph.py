@@ -135,7 +135,7 @@ class ClientGraphDataModule(GraphLoaders):
     def __init__(
         self,
         data: Data,
-        schema: dict[str, int | str],
+        schema: dict[str, Any],
         batch_size: int | None = None,
         num_neighbors: Sequence[int] = (10, 10),
         eval_batch_size: int | None = None,
@@ -284,7 +284,7 @@ class GraphDataModule(GraphLoaders):
     # The federation's data seam
 
     @property
-    def schema(self) -> dict[str, int | str]:
+    def schema(self) -> dict[str, Any]:
         """``{"num_features": F, "num_classes": C}``: what a model needs to build its layers."""
         return {"num_features": int(self.data.x.size(1)), "num_classes": self._num_classes}
 

@@ -299,6 +299,11 @@ class GraphCSVDataModule(GraphDataModule):
         cut = [{**drop, "id": self.original_ids[drop["row"]]} for drop in super().dropped_rows]
         return sorted(self._bad_rows + cut, key=lambda drop: drop["row"])
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """That of all graphs, and ``class_names``."""
+        return {**super().schema, "class_names": self.class_names}
+
     # Reporting
 
     def partition_record(self) -> dict[str, Any]:

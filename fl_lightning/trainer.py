@@ -34,6 +34,7 @@ from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.reporting.run_folder import RunFolder
 from fl_lightning.reporting.scores import is_better, selection_value, summarise, versions
+from fl_lightning.schema import agreed_schema
 from fl_lightning.settings import FederationSettings, describe
 
 Data = L.LightningDataModule | Sequence[L.LightningDataModule]
@@ -184,7 +185,7 @@ class _Run:
             if not is_overridden(method, kind):
                 raise ValueError(f"`model: {type(module).__name__}` has no `{method}`; a client cannot train it.")
         self.server_data, self.datamodules = _client_data(datamodule, trainer.seed)
-        schema = getattr(datamodule, "schema", None)
+        schema = agreed_schema(self.server_data, self.datamodules)
         if hasattr(module, "build") and schema is not None:
             with stream(trainer.seed, "initial weights"):
                 module.build(schema)

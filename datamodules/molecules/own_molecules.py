@@ -208,6 +208,11 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         columns = {name: [column[row] for row in rows] for name, column in table.columns.items()}
         return geometry_set(records, rows, table.y, table.task_names, table.units, dropped, columns)
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """That of all molecules, and ``task_names``."""
+        return {**super().schema, "task_names": self.task_names}
+
     # Reporting
 
     def partition_record(self) -> dict[str, Any]:

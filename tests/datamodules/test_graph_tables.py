@@ -46,7 +46,7 @@ def by_id(data, values):
 
 def test_a_table_of_nodes_and_links_by_hand(folder):
     data = own(folder, client_column="site", split_column="part")
-    assert data.schema == {"num_features": 2, "num_classes": 2} and data.class_names == ["blue", "red"]
+    assert data.schema == {"num_features": 2, "num_classes": 2, "class_names": ["blue", "red"]}
     assert by_id(data, data.data.x)["n-4"] == [0.5, 0.0] and by_id(data, data.data.x)["n-5"] == [0.0, 0.25]
     assert by_id(data, data.data.y) == {"n-1": 1, "n-2": 0, "n-3": -1, "n-4": 0, "n-5": 1}
     assert by_id(data, data.data.train_mask) == {"n-1": True, "n-2": True, "n-3": False, "n-4": False, "n-5": False}
