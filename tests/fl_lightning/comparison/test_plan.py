@@ -1,0 +1,169 @@
+"""From a comparison's YAML to cells: how changes are put together, hashes, profiles, and mistakes."""
+
+import pytest
+import yaml
+
+from fl_lightning.comparison.changes import from_command_line, load_yaml, merged, nested
+from fl_lightning.comparison.plan import describe, read_plan
+
+BASE = {
+    "seed_everything": 0,
+    "federation": {
+        "num_rounds": 30,
+        "strategy": {"class_path": "fl_lightning.strategies.FedAvg", "init_args": {"weighting": "uniform"}},
+        "engine": {"class_path": "fl_lightning.engine.WorkerProcesses", "init_args": {"num_workers": 2}},
+    },
+    "trainer": {"max_steps": 333},
+    "model": {
+        "class_path": "M",
+        "init_args": {"objective": {"class_path": "lit_models.objectives.FLIT", "init_args": {"gamma": 1}}},
+    },
+    "data": {"class_path": "datamodules.PlanetoidDataModule", "init_args": {"root": "data", "name": "Cora", "num_clients": 3}},
+}
+GAMMA = "model.init_args.objective.init_args.gamma"
+
+
+@pytest.fixture
+def plan(tmp_path):
+    def read(overrides=None, profile=None, **content):
+        (tmp_path / "base.yaml").write_text(yaml.safe_dump(BASE))
+        content = {"base": "base.yaml", "methods": {"FLIT": {}}, **content}
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        return read_plan(tmp_path / "study.yaml", profile, overrides)
+
+    return read
+
+
+def test_cells_are_methods_in_settings_with_seeds_and_both_baselines(plan):
+    cells = plan(axes={"data": {"Cora": {}, "CS": {"data.init_args.name": "CS"}}, "clients": [3, 5]}, seeds=[0, 7]).cells
+    assert len(cells) == 2 * 4 * 3
+    assert [(c.setting, c.method, c.seed) for c in cells[:4]] == [
+        ({"data": "Cora", "clients": "3"}, "FLIT", 0), ({"data": "Cora", "clients": "3"}, "LocalOnly", 0),
+        ({"data": "Cora", "clients": "3"}, "Central", 0), ({"data": "Cora", "clients": "5"}, "FLIT", 0),
+    ]  # fmt: skip
+    assert [c.seed for c in cells] == [0] * 12 + [7] * 12  # whole seeds first: a budget leaves pairs
+    last = cells[-1]
+    assert last.central and last.config["data"]["init_args"] == {"root": "data", "name": "CS", "num_clients": 5, "seed": 7}
+    assert last.config["seed_everything"] == 7 and last.config["federation"]["num_rounds"] == 30  # tells central how long
+    assert cells[1].config["federation"]["strategy"] == {"class_path": "fl_lightning.strategies.LocalOnly"}
+    assert all(c.config["federation"]["engine"] == {"class_path": "fl_lightning.engine.InProcess"} for c in cells)
+
+
+def test_order_of_changes(plan):
+    """base < changes < axes < method < command line."""
+    found = plan(
+        {"data.init_args.name": "line"}, changes={GAMMA: 2, "trainer.max_steps": 5, "data.init_args.name": "changes"},
+        axes={"x": {"a": {GAMMA: 3, "trainer.max_steps": 6}}}, methods={"m": {GAMMA: 4}}, baselines=[],
+    ).cells[0].config  # fmt: skip
+    assert found["model"]["init_args"]["objective"] == {"class_path": "lit_models.objectives.FLIT", "init_args": {"gamma": 4}}
+    assert found["trainer"]["max_steps"] == 6 and found["data"]["init_args"]["name"] == "line"
+
+
+def test_rounds_at_fixed_total_steps(plan):
+    cells = plan(axes={"rounds": {"total_steps": 10000, "values": [15, 30, 50]}}, baselines=[]).cells
+    assert [(c.config["federation"]["num_rounds"], c.config["trainer"]["max_steps"]) for c in cells] == [
+        (15, 666),
+        (30, 333),
+        (50, 200),
+    ]
+
+
+def test_another_class_takes_none_of_the_old_arguments():
+    old = {"class_path": "A", "init_args": {"x": 1, "y": 2}}
+    assert merged(old, {"class_path": "B", "init_args": {"z": 3}}) == {"class_path": "B", "init_args": {"z": 3}}
+    assert merged(old, {"class_path": "A", "init_args": {"y": 3}}) == {"class_path": "A", "init_args": {"x": 1, "y": 3}}
+    assert merged(old, {"init_args": {"y": None}})["init_args"] == {"x": 1, "y": None}
+    assert old == {"class_path": "A", "init_args": {"x": 1, "y": 2}}
+
+
+def test_hash_is_of_what_the_result_depends_on(plan):
+    first = plan().cells[0]
+    assert plan({"data.init_args.root": "/elsewhere"}).cells[0].hash == first.hash
+    assert plan({"federation.num_rounds": 31}).cells[0].hash != first.hash
+    assert first.hash in {c.hash for c in plan(seeds=[0, 1]).cells} and len({c.hash for c in plan(seeds=[0, 1]).cells}) == 6
+    assert first.hash[:10] in first.key and first.key.startswith("runs/all/FLIT/seed_0_")
+
+
+def test_profiles_narrow_axes_and_add_changes(plan):
+    content = {
+        "axes": {"data": {"Cora": {}, "CS": {"data.init_args.name": "CS"}}, "alpha": [0.1, 1]},
+        "seeds": [0, 1], "baselines": [],
+        "methods": {"a": {GAMMA: 3}, "b": {}}, "changes": {"trainer.max_steps": 9},
+        "profiles": {
+            "quick": {
+                "axes": {"data": ["CS"]}, "seeds": [0], "changes": {"federation.num_rounds": 2}, "methods": {"b": {GAMMA: 5}},
+            },
+            "full": {},
+        },
+    }  # fmt: skip
+    quick = plan(**content)
+    assert quick.profile == "quick" and [c.setting for c in quick.cells[::2]] == [
+        {"data": "CS", "alpha": a} for a in ("0.1", "1")
+    ]
+    gammas = [c.config["model"]["init_args"]["objective"]["init_args"]["gamma"] for c in quick.cells]
+    assert gammas == [3, 5, 3, 5]
+    assert all(c.config["federation"]["num_rounds"] == 2 and c.config["trainer"]["max_steps"] == 9 for c in quick.cells)
+    assert len(plan(profile="full", **content).cells) == 16
+
+
+def test_searches_are_listed_with_their_trials(plan):
+    space = {GAMMA: [0.5, 1, 2], "model.init_args.objective.init_args.lam": [0.1, 1]}
+    found = plan(methods={"FLIT": {"search": {"space": space}}, "b": {}}, baselines=[], seeds=[3])
+    (search,) = found.searches
+    assert (search.trials, search.sampler, search.cell.seed) == (6, "grid", 3) and len(found.cells) == 1
+    assert "search" not in search.cell.config
+    assert describe(found) == ["b | seed 3", "FLIT | seed 3 | search: grid, 6 trials"]
+
+
+def test_numbers_with_an_exponent_are_numbers(tmp_path):
+    (tmp_path / "x.yaml").write_text("a: 1e-3\nb: 1.5E4\nc: e-3\nd: -2e3\n")
+    assert load_yaml(tmp_path / "x.yaml") == {"a": 0.001, "b": 15000.0, "c": "e-3", "d": -2000.0}
+    assert from_command_line(["--trainer.max_steps=3", "--federation", "null", "--data.init_args.alpha", "1e-1"]) == {
+        "trainer.max_steps": 3, "federation": None, "data.init_args.alpha": 0.1,
+    }  # fmt: skip
+
+
+def test_yaml_runs_nothing(tmp_path):
+    (tmp_path / "x.yaml").write_text("a: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(ValueError, match="is not YAML"):
+        load_yaml(tmp_path / "x.yaml")
+
+
+def test_dotted_keys_meet_in_one_mapping():
+    assert nested({"data.init_args.a": 1, "data.init_args.b": 2}, "x") == {"data": {"init_args": {"a": 1, "b": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"method": {}}, "unknown key `method`"),
+        ({"methods": {"a": {"model.x": 1, "rounds": 2}}}, "`methods.a`: `rounds` is no key of a config"),
+        ({"base": "none.yaml"}, "none.yaml` cannot be read"),
+        ({"axes": {"data": ["Cora"]}}, "`axes.data` must map labels to changes"),
+        ({"seeds": 3}, "`seeds` must be a list"),
+        ({"seeds": [1, 1]}, "`seeds` must be a list of different"),
+        ({"baselines": ["FedAvg"]}, "not `FedAvg`; put it under `methods`"),
+        ({"methods": {"Central": {}}}, "both have `Central`"),
+        ({"reference": "x"}, "`reference: x` is no method"),
+        ({"score": "mean"}, "`score` must be"),
+        ({"budget_minutes": 0}, "`budget_minutes` must be a positive"),
+        ({"profiles": {"quick": {"methods": {"c": {}}}}}, "`c` is not in `methods`"),
+        ({"axes": {"d": {"A": {}}}, "profiles": {"quick": {"axes": {"d": ["B"]}}}}, "`B` is not in `axes.d`"),
+        ({"methods": {"a": {"search": {"sampler": "tpe", "space": {GAMMA: [1]}}}}}, "`sampler: tpe` needs `trials`"),
+        ({"methods": {"a": {"search": {"space": {GAMMA: {"low": 0, "high": 1}}}}}}, "needs a list of values"),
+        ({"methods": {"a": {"search": {"space": {GAMMA: [1]}, "goal": 1}}}}, "unknown key `goal`"),
+        ({"methods": {"a": {"search": {"space": {"gamma": [1]}}}}}, "`gamma` is no key of a config"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(plan, content, text):
+    with pytest.raises(ValueError, match=text):
+        plan(**content)
+
+
+def test_unknown_profile_and_options(plan):
+    with pytest.raises(ValueError, match="`--profile slow`: .* has quick"):
+        plan(profile="slow", profiles={"quick": {}})
+    with pytest.raises(ValueError, match="Unknown option `--worker`"):
+        from_command_line(["--worker", "3"])
+    with pytest.raises(ValueError, match="`--data.init_args.root` needs a value"):
+        from_command_line(["--data.init_args.root"])

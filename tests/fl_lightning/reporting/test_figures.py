@@ -1,0 +1,111 @@
+"""Figures: what is drawn from known runs, that they are self-contained, and that methods differ in print too."""
+
+import re
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import pytest
+from fake_runs import make
+
+from fl_lightning.reporting import figures as drawn
+from fl_lightning.reporting.figures import Look, figures
+from fl_lightning.reporting.summary import group
+
+
+@pytest.fixture
+def groups(tmp_path):
+    runs = []
+    for seed in range(2):
+        curve = [(0.5, 0.4), (0.6 + seed / 10, 0.5), (0.7, 0.6)]
+        matrices = {"round": 2, "clients": [0, 1], "similarity": [[1.0, 0.2], [0.2, 1.0]], "alpha": [[0.6, 0.4], [0.4, 0.6]]}
+        runs += [
+            make(tmp_path, "Fed", seed, {"data": "Cora"}, curve=curve, matrices=matrices),
+            make(
+                tmp_path,
+                "Alone",
+                seed,
+                {"data": "Cora"},
+                strategy="LocalOnly",
+                glob=None,
+                each=[0.3, 0.4],
+                curve=[(None, 0.5)] * 3,
+            ),
+            make(tmp_path, "Central", seed, {"data": "Cora"}, strategy="Central"),
+        ]
+    return group(runs)
+
+
+def test_every_kind_is_drawn_and_nothing_is_fetched(groups):
+    found = {f.name: f for f in figures(groups)}
+    assert set(found) == {"bars_accuracy", "rounds_Cora", "bytes_Cora", "clients_Cora", "partition_Cora", "similarity_Cora_Fed"}
+    for figure in found.values():
+        root = ElementTree.fromstring(figure.svg)
+        links = [v for e in root.iter() for k, v in e.attrib.items() if k.endswith("href")]
+        assert all(v.startswith(("#", "data:")) for v in links) and not re.search(r"url\((?!#)|<script|@import", figure.svg)
+        assert figure.caption.endswith(".")
+    assert "after round 3 (seed 0)" in found["similarity_Cora_Fed"].caption
+
+
+def test_the_same_runs_give_the_same_bytes(groups):
+    assert [f.svg for f in figures(groups)] == [f.svg for f in figures(groups)]
+
+
+def test_a_setting_without_files_still_has_bars_and_clients(tmp_path):
+    found = figures(group([make(tmp_path, "Fed", 0, partition=None)]))
+    assert [f.name for f in found] == ["bars_accuracy", "clients_all_runs"]
+
+
+def axes_of(monkeypatch, draw, *arguments):
+    """The axes of the figure that ``draw`` makes."""
+    seen = []
+    whole = drawn._svg
+    monkeypatch.setattr(drawn, "_svg", lambda canvas: seen.append(canvas) or whole(canvas))
+    draw(*arguments)
+    return seen[0].axes
+
+
+def test_bars_have_the_means_and_intervals(groups, monkeypatch):
+    (axes,) = axes_of(monkeypatch, drawn.bars, groups, Look(groups), "accuracy")
+    heights = [bar.get_height() for container in axes.containers for bar in container if hasattr(bar, "get_height")]
+    assert heights == pytest.approx([0.8, 0.35, 0.8])
+
+
+def test_rounds_are_the_mean_over_seeds_with_the_sd_as_band(groups, monkeypatch):
+    (axes,) = axes_of(monkeypatch, drawn.rounds, groups[0], Look(groups))
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines["Fed"].get_xdata()) == [1, 2, 3] and list(lines["Fed"].get_ydata()) == pytest.approx([0.5, 0.65, 0.7])
+    assert "Alone" not in lines  # it has no model to validate on the server's data, which this setting is scored on
+    assert list(lines["Central"].get_ydata()) == pytest.approx([0.75, 0.75])
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]  # sd of .6 and .7 is .0707
+    assert band.min() == pytest.approx(0.5) and max(band[abs(band - 0.7207) < 1e-3]) == pytest.approx(0.720711, abs=1e-5)
+
+
+def test_bytes_grow_by_what_each_round_sent(groups, monkeypatch):
+    (axes,) = axes_of(monkeypatch, drawn.traffic, groups[0], Look(groups))
+    line = next(x for x in axes.lines if x.get_label() == "Fed")
+    assert list(line.get_xdata()) == pytest.approx([1, 2, 3]) and axes.get_xscale() == "log"
+
+
+def test_generators_count_before_the_first_round(tmp_path, monkeypatch):
+    sent = {"up": 9_000_000, "down": 0, "by_kind": {"fit": 3_000_000, "exchange": 6_000_000}}
+    own = group([make(tmp_path, "Fed", 0, curve=[(0.5, 0.4), (0.6, 0.5)], bytes=sent)])
+    (axes,) = axes_of(monkeypatch, drawn.traffic, own[0], Look(own))
+    assert list(axes.lines[0].get_xdata()) == pytest.approx([7, 8])
+
+
+def test_methods_differ_in_colour_marker_and_hatch_and_in_grey(tmp_path):
+    runs = [make(tmp_path, f"m{i}", 0) for i in range(6)]
+    runs += [make(tmp_path, "a", 0, strategy="LocalOnly"), make(tmp_path, "c", 0, strategy="Central")]
+    look = Look(group(runs))
+    names = [r.method for r in runs]
+    for of in (look.colour, look.marker):
+        assert len({of(n) for n in names}) == len(names), of
+    assert len({look.hatch(n) for n in names[:7]}) == 7  # central is the one that is solid black
+    assert len({str(look.line(n)) for n in names[:6]}) == 6
+    red, green, blue = zip(*(mpl.colors.to_rgb(look.colour(n)) for n in names), strict=True)
+    assert max(green) < 0.75 and max(red) < 0.95 and max(blue) < 0.95  # no light line on white paper
+
+
+def test_many_methods_do_not_run_out(tmp_path):
+    runs = [make(tmp_path, f"m{i}", 0, curve=[(0.5, 0.4)]) for i in range(11)]
+    assert figures(group(runs))

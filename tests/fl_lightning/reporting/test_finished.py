@@ -1,0 +1,96 @@
+"""``report``: runs found in folders, with labels from a comparison or from what differs between them."""
+
+import csv
+import json
+import os
+
+import pytest
+from fake_runs import results, write_run
+
+from fl_lightning.comparison.commands import main
+from fl_lightning.reporting.finished import find_runs
+
+
+def config(strategy="fl_lightning.strategies.FedAvg", objective=None, rounds=3, **data):
+    model = {"class_path": "lit_models.LitNodeClassifier", "init_args": {"objective": objective and {"class_path": objective}}}
+    arguments = {"name": "Cora", "root": "x", "seed": 0, **data}
+    return {
+        "federation": strategy and {"num_rounds": rounds, "strategy": {"class_path": strategy}},
+        "trainer": {"max_epochs": 1, "max_steps": -1}, "model": model,
+        "data": {"class_path": "datamodules.PlanetoidDataModule", "init_args": arguments},
+    }  # fmt: skip
+
+
+def test_settings_are_what_differs_and_methods_have_their_objective(tmp_path):
+    write_run(tmp_path / "a", results(), config=config(num_clients=3))
+    write_run(tmp_path / "b", results(seed=1), config=config(num_clients=3, seed=1, root="elsewhere"))
+    write_run(tmp_path / "c", results(), config=config(num_clients=5))
+    write_run(tmp_path / "d", results(), config=config(num_clients=5, objective="lit_models.objectives.FedProx"))
+    write_run(tmp_path / "e", results("Central"), config=config(None, num_clients=5))
+    runs, problems = find_runs([tmp_path])
+    assert problems == []
+    assert {(r.folder.name, r.method, r.seed, tuple(r.setting.items())) for r in runs} == {
+        ("a", "FedAvg", 0, (("num_clients", "3"),)), ("b", "FedAvg", 1, (("num_clients", "3"),)),
+        ("c", "FedAvg", 0, (("num_clients", "5"),)), ("d", "FedAvg FedProx", 0, (("num_clients", "5"),)),
+        ("e", "Central", 0, (("num_clients", "5"),)),
+    }  # fmt: skip
+
+
+def test_runs_without_config_have_their_strategy(tmp_path):
+    write_run(tmp_path / "x" / "version_0", results("FedPub"))
+    (run,), problems = find_runs([tmp_path / "x" / "version_0"])
+    assert (run.method, run.setting, problems) == ("FedPub", {}, [])
+
+
+def test_a_repeated_run_counts_once_and_that_is_said(tmp_path):
+    old = write_run(tmp_path / "version_0", results(glob=0.1), config=config())
+    write_run(tmp_path / "version_1", results(glob=0.9), config=config())
+    os.utime(old / "results.json", (1, 1))
+    (run,), (problem,) = find_runs([tmp_path])
+    assert run.on_global == 0.9 and "version_0` left out" in problem
+    write_run(tmp_path / "other", results(name="half"), config=config())  # a name tells them apart
+    assert {r.method for r in find_runs([tmp_path])[0]} == {"FedAvg (fedavg)", "FedAvg (half)"}
+
+
+def test_a_comparisons_labels_win_and_its_unchosen_trials_are_left_out(tmp_path):
+    write_run(tmp_path / "runs" / "m" / "a", results())
+    write_run(tmp_path / "runs" / "m" / "trials" / "t", results(glob=1.0))
+    listed = [{"folder": "runs/m/a", "setting": {"alpha": "0.1"}, "method": "tuned", "seed": 4, "data": "runs/m/a.data.json"}]
+    (tmp_path / "comparison.json").write_text(json.dumps({"runs": listed}))
+    for place in (tmp_path, tmp_path / "runs" / "m"):
+        (run,), _ = find_runs([place])
+        assert (run.method, run.seed, run.setting) == ("tuned", 4, {"alpha": "0.1"})
+
+
+def test_report_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("fed", results()), ("alone", results("LocalOnly", glob=None, each=[0.5, 0.6]))):
+        write_run(tmp_path / "runs" / name / "version_0", content, "p", [(0.5, 0.4)], config())
+    (tmp_path / "runs" / "broken").mkdir()
+    (tmp_path / "runs" / "broken" / "results.json").write_text('{"strategy": "FedAvg"}')
+    assert main(["report", "--glob", "runs/*", "--out", "out", "--title", "Mine & yours"]) == 0
+    said = capsys.readouterr().out
+    assert "broken/results.json` is not that of a run" in said and "out/report.html" in said
+    with open("out/table.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["method"], r["mean"]) for r in rows] == [("FedAvg", "0.8"), ("LocalOnly", "0.55")]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<h1>Mine &amp; yours</h1>" in page and "broken/results.json" in page
+    assert {p.name for p in (tmp_path / "out").iterdir()} >= {"table.md", "table.tex", "clients.csv", "joining.csv", "figures"}
+    assert main(["report", str(tmp_path / "runs" / "fed"), "--out", "one"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "Name run folders"),
+        (["nowhere"], "`nowhere` does not exist"),
+        (["--glob", "none/*"], "matches nothing"),
+        (["."], "no finished run is in it"),
+        ([".", "--scores"], "Unknown option `--scores`"),
+    ],
+)
+def test_report_mistakes(tmp_path, monkeypatch, arguments, text):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=text):
+        main(["report", *arguments])
