@@ -51,6 +51,7 @@ class Encoder(nn.Module):
             for k in range(self.num_layers):
                 self.convs.append(self.make_layer(widths[k], widths[k + 1], last=k == self.num_layers - 1))
             self._widths = (in_channels, out_channels)
+            self._first_parameter = [next(self.parameters())]  # in a list: not registered once more
         elif self._widths != (in_channels, out_channels):
             raise ValueError(
                 f"`{type(self).__name__}` was built for (inputs, outputs) {self._widths} and cannot be rebuilt for "
@@ -79,7 +80,8 @@ class Encoder(nn.Module):
 
     def _hidden(self, graph: Graph) -> Tensor:
         h = graph.x
-        for k, conv in enumerate(self.convs[:-1]):
+        for k in range(self.num_layers - 1):  # a slice of a ModuleList would be a new module in every forward pass
+            conv = self.convs[k]
             if k > 0:
                 h = F.dropout(h, self.dropout, self.training)
             h = self.layer(conv, h, graph).relu()
@@ -90,7 +92,7 @@ class Encoder(nn.Module):
             raise ValueError(f"`{type(self).__name__}` has no layers yet: call `build(in_channels, out_channels)`.")
         if x.size(1) != self._widths[0]:
             raise ValueError(f"`{type(self).__name__}` was built for {self._widths[0]} features, found {x.size(1)}.")
-        dtype = next(self.parameters()).dtype
+        dtype = self._first_parameter[0].dtype
         if x.dtype != dtype and not is_sparse(x):
             x = x.to(dtype)
         return Graph(x, edge_index, dtype)

@@ -229,6 +229,10 @@ class ReusedData(L.LightningDataModule):
             self._done[key] = make()
         return self._done[key]
 
+    def built(self, stage: str) -> Any:
+        """The loader of a stage which every later call gives again; ``None`` before the first."""
+        return self._done.get(stage)
+
     def prepare_data(self) -> None:
         self._once("prepare", self._inner.prepare_data)
 

@@ -2,8 +2,8 @@
 
 The first ``fit``, ``validate`` and ``test`` are stock. Later ones, on one CPU device, leave out of ``Trainer._run``
 (Lightning 2.6) what has no effect there: verifying the same module's hooks again, installing signal handlers, moving the
-module to the device it is on and back, and asking for a checkpoint to load. Hooks are called, loaders, optimisers and
-loops set up, and random numbers drawn as ever: a run gives the same bits.
+module to the device it is on and back, and asking for a checkpoint to load; the loops are gone through in the short way
+of ``short_runs`` if nobody hooks in. Weights, metrics and random numbers are the same bits.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
+
+from fl_lightning.engine.short_runs import ShortRuns
 
 
 class NoProfiler(PassThroughProfiler):
@@ -34,6 +36,7 @@ class ReusedTrainer(L.Trainer):
 
     def __init__(self, *args: Any, profiler: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, profiler=NoProfiler() if profiler is None else profiler, **kwargs)
+        self._short_runs = ShortRuns(self)
         self._verified: set[tuple[int, TrainerFn]] = set()
         self._can_be_short = (
             type(self.strategy) is SingleDeviceStrategy
@@ -60,7 +63,7 @@ class ReusedTrainer(L.Trainer):
         if is_fit:
             call._call_callback_hooks(self, "on_fit_start")
             call._call_lightning_module_hook(self, "on_fit_start")
-        result = self._run_stage()
+        result = self._short_stage() if self.state.fn != TrainerFn.PREDICTING else self._run_stage()
         self._active_loop.teardown()
         self._logger_connector.teardown()
         if is_fit:
@@ -69,4 +72,16 @@ class ReusedTrainer(L.Trainer):
         call._call_teardown_hook(self)
         self.state.status = TrainerStatus.FINISHED
         self.state.stage = None
+        return result
+
+    def _short_stage(self) -> Any:
+        if self.state.fn == TrainerFn.FITTING:
+            if self._short_runs.fit():
+                return None
+        else:
+            result = self._short_runs.evaluate()
+            if result is not None:
+                return result
+        result = self._run_stage()
+        self._short_runs.remember()
         return result

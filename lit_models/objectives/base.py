@@ -52,4 +52,6 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
         values: Any shape, finite also where masked out.
         mask: Bool, same shape.
     """
+    if mask.numel() and bool(mask.all()):  # the same sum and quotient, bit for bit, in one operation instead of five
+        return values.mean()
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)

@@ -1,0 +1,333 @@
+"""The short way through a fit or an evaluation gives the bits of Lightning's own loops, and steps back if anybody looks."""
+
+import itertools
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from fl_lightning.engine import short_runs
+from fl_lightning.engine.local import LocalTrainer
+from fl_lightning.engine.short_runs import EVALUATION_HOOKS, FIT_HOOKS, ShortRuns
+
+
+class Data(L.LightningDataModule):
+    def __init__(self, size=21, batch_size=4, shuffle=True, seed=0):
+        super().__init__()
+        x = torch.randn(size, 5, generator=torch.Generator().manual_seed(seed))
+        self.set, self.options = TensorDataset(x, x.sum(1, keepdim=True)), {"batch_size": batch_size, "shuffle": shuffle}
+
+    def train_dataloader(self):
+        return DataLoader(self.set, **self.options)
+
+    def val_dataloader(self):
+        return DataLoader(self.set, batch_size=8)
+
+    test_dataloader = val_dataloader
+
+
+class Net(L.LightningModule):
+    """Logs in each way that Lightning offers, and notes which hooks and counters it saw."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Dropout(0.5), nn.Linear(7, 1))
+        self.seen = []
+
+    def note(self, hook, *more):
+        trainer = self.trainer
+        self.seen.append((hook, trainer.current_epoch, trainer.global_step, trainer.num_training_batches, *more))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = (self.net(x) - y).square().mean()
+        self.note("step", batch_idx, trainer_is_last(self))
+        self.log("step_loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.seen.append(("val", batch_idx, self.training, torch.is_grad_enabled()))
+        self.log("val/error", (self.net(batch[0]) - batch[1]).abs().mean())
+
+    def test_step(self, batch):
+        self.log("test/error", (self.net(batch[0]) - batch[1]).abs().mean())
+
+    def on_train_start(self):
+        self.note("start")
+
+    def on_train_epoch_start(self):
+        self.note("epoch start")
+
+    def on_train_epoch_end(self):
+        self.note("epoch end")
+        self.log("epoch", float(self.current_epoch))
+
+    def on_train_end(self):
+        self.note("end")
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def trainer_is_last(module):
+    return module.trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+
+
+class Silent(Net):
+    """Logs nothing, so that the logging is skipped, too."""
+
+    def training_step(self, batch, batch_idx):
+        self.note("step", batch_idx)
+        return {"loss": (self.net(batch[0]) - batch[1]).square().mean(), "more": 1}
+
+    def on_train_epoch_end(self):
+        self.note("epoch end")
+
+
+def history(module, args, data, short, monkeypatch, fits=3):
+    """Everything that can be seen of a few fits and evaluations of two clients in turn."""
+    taken = []
+    with monkeypatch.context() as patch:
+        for name, stock in (("fit", False), ("evaluate", None)):
+            own = getattr(ShortRuns, name)
+
+            def counted(self, own=own, name=name):
+                result = own(self)
+                taken.append((name, result not in (False, None)))
+                return result
+
+            patch.setattr(ShortRuns, name, counted if short else (lambda self, stock=stock: stock))
+        local = LocalTrainer(module, {"accelerator": "cpu", **args}, clients=dict(enumerate(data)))
+        seen = []
+        for number, client in itertools.product(range(fits), data):
+            torch.manual_seed(number)
+            logged = local.fit(client)
+            state = {n: t.clone() for n, t in module.state_dict().items()}
+            seen.append((logged, local.optimizer_state, state, torch.get_rng_state()))
+            seen.append((local.evaluate(client, "val"), local.evaluate(client, "test"), module.training))
+            torch.rand(1)
+    return seen, module.seen, taken
+
+
+def same(a, b):
+    """Equality of nested results, tensors bit by bit."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+ARGUMENTS = {
+    "epochs": {"max_epochs": 3},
+    "one epoch": {"max_epochs": 1},
+    "steps across epochs": {"max_steps": 8},
+    "steps within an epoch": {"max_steps": 2},
+    "steps and epochs": {"max_steps": 100, "max_epochs": 2},
+    "clipped by norm": {"max_epochs": 2, "gradient_clip_val": 0.05},
+    "clipped by value": {"max_epochs": 2, "gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+    "some batches": {"max_epochs": 2, "limit_train_batches": 2, "limit_val_batches": 1},
+    "a share of the batches": {"max_epochs": 2, "limit_train_batches": 0.5, "limit_test_batches": 0.5},
+    "no validation": {"max_epochs": 1, "limit_val_batches": 0},
+    "one batch": {"fast_dev_run": True},
+    "stops early": {"max_epochs": 6, "min_epochs": 2, "callbacks": [EarlyStopping("epoch", patience=1)]},
+}
+
+
+@pytest.mark.parametrize("kind", [Net, Silent])
+@pytest.mark.parametrize("args", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_same_bits_metrics_hooks_and_counters_as_lightnings_loops(args, kind, monkeypatch):
+    if "callbacks" in args and kind is Silent:
+        pytest.skip("nothing logged to stop on")
+    data = [Data(), Data(17, seed=1)]
+    ours, our_hooks, taken = history(kind(), args, data, True, monkeypatch)
+    stock, stock_hooks, _ = history(kind(), args, data, False, monkeypatch)
+    assert same(ours, stock)
+    assert our_hooks == stock_hooks
+    fits = [was_short for name, was_short in taken if name == "fit"]
+    assert fits[-1], "the short way was not taken, so nothing was compared"
+    assert [was_short for name, was_short in taken if name == "evaluate"][-1]
+
+
+def test_a_logger_gets_the_same_lines(tmp_path, monkeypatch):
+    written = []
+    for short in (True, False):
+        logger = CSVLogger(tmp_path, name=str(short))
+        args = {"max_epochs": 2, "logger": logger, "log_every_n_steps": 2}
+        history(Net(), args, [Data()], short, monkeypatch, fits=4)
+        written.append((tmp_path / str(short) / "version_0" / "metrics.csv").read_text())
+    assert written[0] == written[1]
+    assert len(written[0].splitlines()) > 10
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).split(1))
+
+
+class Streamed(Data):
+    def train_dataloader(self):
+        return DataLoader(Endless(), batch_size=None)
+
+
+class StreamedNet(Silent):
+    def training_step(self, batch, batch_idx):
+        self.note("step", batch_idx)
+        return self.net(batch).square().mean()
+
+
+class Sampled(Data):
+    class Sampler(torch.utils.data.RandomSampler):
+        epochs = []
+
+        def set_epoch(self, epoch):
+            self.epochs.append(epoch)
+
+    def train_dataloader(self):
+        return DataLoader(self.set, batch_size=4, sampler=self.Sampler(self.set))
+
+
+class Scheduled(Silent):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.01)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+
+class Manual(Silent):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(self.net(batch[0]).square().mean())
+        optimizer.step()
+
+
+STOCK = {
+    "a loader without a length": (StreamedNet, {"max_epochs": 1}, Streamed),
+    "a sampler that follows the epochs": (Silent, {"max_epochs": 2}, Sampled),
+    "a scheduler": (Scheduled, {"max_epochs": 2}, Data),
+    "manual optimisation": (Manual, {"max_epochs": 1}, Data),
+    "accumulated gradients": (Silent, {"max_epochs": 1, "accumulate_grad_batches": 2}, Data),
+    "bfloat16": (Silent, {"max_epochs": 1, "precision": "bf16-mixed"}, Data),
+    "loaders made anew": (Silent, {"max_epochs": 2, "reload_dataloaders_every_n_epochs": 1}, Data),
+    "anomaly detection": (Silent, {"max_epochs": 1, "detect_anomaly": True}, Data),
+}
+
+
+@pytest.mark.parametrize(("kind", "args", "data"), STOCK.values(), ids=STOCK)
+def test_what_the_short_way_does_not_do_is_left_to_lightning(kind, args, data, monkeypatch):
+    ours, our_hooks, taken = history(kind(), args, [data()], True, monkeypatch)
+    stock, stock_hooks, _ = history(kind(), args, [data()], False, monkeypatch)
+    assert same(ours, stock)
+    assert our_hooks == stock_hooks
+    assert ("fit", True) not in taken
+    assert ("fit", False) in taken
+
+
+@pytest.mark.parametrize("hook", FIT_HOOKS + EVALUATION_HOOKS)
+@pytest.mark.parametrize("owner", ["module", "callback", "one object"])
+def test_every_hook_around_a_batch_is_called_in_every_run(hook, owner, monkeypatch):
+    calls = []
+    base = Callback if owner == "callback" else L.LightningModule
+    if not hasattr(base, hook):
+        pytest.skip(f"a {owner} has no {hook}")
+
+    def noted(self, *args, **kwargs):
+        calls.append(hook)
+        return getattr(base, hook)(self, *args, **kwargs)
+
+    module, callbacks = Silent(), []
+    if owner == "callback":
+        callbacks = [type("Looks", (Callback,), {hook: noted})()]
+    elif owner == "module":
+        module = type("Looks", (Silent,), {hook: noted})()
+    else:
+        setattr(module, hook, lambda *args, **kwargs: noted(module, *args, **kwargs))
+    args = {"accelerator": "cpu", "max_epochs": 1, "callbacks": callbacks}
+    local, data = LocalTrainer(module, args), Data()
+    numbers = []
+    for _ in range(3):
+        calls.clear()
+        local.fit(data)
+        local.evaluate(data, "val")
+        local.evaluate(data, "test")
+        numbers.append(len(calls))
+    assert numbers[0] > 0
+    assert numbers == [numbers[0]] * 3
+
+
+def test_a_new_loader_is_noticed(monkeypatch):
+    """A data module that gives another loader than before is not served the old one."""
+    data = Data(8)
+    local = LocalTrainer(Silent(), {"accelerator": "cpu", "max_epochs": 1})
+    for _ in range(3):
+        local.fit(data)
+    inner = local._reused(data)
+    inner._done["train"] = DataLoader(data.set, batch_size=1)
+    local.module.seen.clear()
+    local.fit(data)
+    assert len([note for note in local.module.seen if note[0] == "step"]) == 8
+
+
+def test_a_step_without_a_loss_leaves_the_weights(monkeypatch):
+    class Skips(Silent):
+        def training_step(self, batch, batch_idx):
+            self.note("step", batch_idx)
+            return None if batch_idx == 1 else self.net(batch[0]).square().mean()
+
+    with pytest.warns(UserWarning, match="returned `None`"):
+        short_runs.Closure.warning_cache.clear()
+        ours, our_hooks, _ = history(Skips(), {"max_epochs": 1}, [Data()], True, monkeypatch)
+    stock, stock_hooks, _ = history(Skips(), {"max_epochs": 1}, [Data()], False, monkeypatch)
+    assert same(ours, stock)
+    assert our_hooks == stock_hooks
+
+
+def test_an_error_in_a_step_comes_through_and_the_next_fit_is_whole():
+    class Fails(Silent):
+        fail = False
+
+        def training_step(self, batch, batch_idx):
+            if self.fail and batch_idx == 1:
+                raise RuntimeError("broken batch")
+            return super().training_step(batch, batch_idx)
+
+    module, data = Fails(), Data(8)
+    local = LocalTrainer(module, {"accelerator": "cpu", "max_epochs": 1})
+    for _ in range(2):
+        local.fit(data)
+    module.fail = True
+    with pytest.raises(RuntimeError, match="broken batch"):
+        local.fit(data)
+    module.fail = False
+    module.seen.clear()
+    local.fit(data)
+    assert [note[0] for note in module.seen] == ["start", "epoch start", "step", "step", "epoch end", "end"]
+
+
+def test_callbacks_that_only_look_at_epochs_keep_the_short_way(monkeypatch):
+    class Counts(Callback):
+        ends = 0
+
+        def on_train_epoch_end(self, trainer, module):
+            type(self).ends += 1
+
+    _, _, taken = history(Net(), {"max_epochs": 2, "callbacks": [Counts()]}, [Data()], True, monkeypatch)
+    assert ("fit", True) in taken
+    assert Counts.ends == 6
+
+
+def test_a_callback_that_looks_at_batches_does_not(monkeypatch, tmp_path):
+    args = {"max_epochs": 1, "callbacks": [LearningRateMonitor()], "logger": CSVLogger(tmp_path)}
+    _, _, taken = history(Net(), args, [Data()], True, monkeypatch)
+    assert ("fit", True) not in taken
