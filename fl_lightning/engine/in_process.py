@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fl_lightning.engine.client import Worker
@@ -67,6 +68,7 @@ class StoreFiles:
 
     def save(self, directory: Path, previous: Path | None) -> None:
         """Write the non-empty stores to ``directory``."""
+        changed = {}
         for client, store in self.worker.stores.items():
             if not store:
                 continue
@@ -75,8 +77,10 @@ class StoreFiles:
             if old is not None and self._written.get(client) is store and old.is_file():
                 os.link(old, path)
             else:
-                store.save(path)
-                self._written[client] = store
+                changed[client] = (store, path)
+        with ThreadPoolExecutor(4) as pool:  # most of the time is waiting for the disk
+            list(pool.map(lambda written: written[0].save(written[1]), changed.values()))
+        self._written |= {client: store for client, (store, _) in changed.items()}
 
     def load(self, directory: Path) -> None:
         """Replace all stores of this worker by those in ``directory``."""
