@@ -13,7 +13,7 @@ from federations import assert_same_bits, checkpoint_tensors, federate, without_
 
 from datamodules.planted import PlantedDataModule
 from fl_lightning import FedAvg, FederatedTrainer, FedPub
-from fl_lightning.engine import WorkerProcesses
+from fl_lightning.engine import InProcess, WorkerProcesses
 from fl_lightning.engine.client import Client, LocalSettings, Worker
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.seeds import derive
@@ -331,8 +331,9 @@ def test_going_on_gives_the_same_bits(uninterrupted, tmp_path):
     assert without_times(fed.results) == without_times(uninterrupted.results)
 
 
-def test_two_worker_processes_give_the_same_bits(uninterrupted, tmp_path):
-    fed = run(tmp_path, module=model(0.5), engine=WorkerProcesses(2), **SAMPLED)
+@pytest.mark.parametrize("engine", [WorkerProcesses(2), InProcess(rebuild_clients=True)], ids=["processes", "rebuilt"])
+def test_worker_processes_and_rebuilt_clients_give_the_same_bits(uninterrupted, tmp_path, engine):
+    fed = run(tmp_path, module=model(0.5), engine=engine, **SAMPLED)
     for mine, theirs in zip(states(fed), states(uninterrupted), strict=True):
         assert_same_bits(mine, theirs)
     assert without_times(fed.results) == without_times(uninterrupted.results)
