@@ -23,7 +23,7 @@ from datamodules.report import client_findings, graph_findings, isolated_nodes, 
 from datamodules.sampling import ALL, NeighborSampler, check_num_neighbors
 from datamodules.seeds import derive_seed
 from datamodules.sparse import csr_from_entries, normalize_rows
-from datamodules.topology import largest_component, lost_edges, subgraph_of, undirected_edges
+from datamodules.topology import edges_between, largest_component, lost_edges, subgraph_of, undirected_edges
 
 PartitionName = Literal["louvain", "metis", "overlapping", "random"]
 SplitName = Literal["stratified_60_20_20", "random_20_40_40", "public"]
@@ -355,6 +355,8 @@ class GraphDataModule(GraphLoaders):
             "label_distance": [label_distance(counts, whole) for counts in labels],
             "lost_edges": lost,
             "lost_edges_share": lost / edges if edges else 0.0,
+            "edges_between": edges_between(graph.edge_index, partition.clients, int(graph.num_nodes)),
+            "bytes": sum(_nbytes(part.data) for part in (self, *clients)),
             "findings": findings,
             "dropped_rows": self.dropped_rows,
         }
@@ -384,6 +386,14 @@ def _with_layout(x: Tensor, sparse: bool) -> Tensor:
 
 def _has_version(module: str) -> bool:
     return hasattr(sys.modules.get(module), "__version__")
+
+
+def _nbytes(graph: Data) -> int:
+    """Bytes that a graph's tensors take."""
+    x = graph.x
+    parts = [x.crow_indices(), x.col_indices(), x.values()] if x.layout == torch.sparse_csr else [x]
+    parts += [value for key, value in graph.to_dict().items() if isinstance(value, Tensor) and key != "x"]
+    return sum(part.numel() * part.element_size() for part in parts)
 
 
 def _sha256_of(graph: Data) -> str:

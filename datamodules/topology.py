@@ -118,3 +118,20 @@ def lost_edges(edge_index: Tensor, clients: list[Tensor], num_nodes: int) -> int
         inside[members] = True
         held |= inside[source] & inside[target]
     return int((~held).sum()) // 2
+
+
+def edges_between(edge_index: Tensor, clients: list[Tensor], num_nodes: int) -> list[list[int]] | None:
+    """Undirected edges within each client (diagonal) and between two (both triangles), K lists of K.
+
+    ``None`` where a node may belong to several clients. Arguments as for :func:`lost_edges`.
+    """
+    vector = torch.full((num_nodes,), -1, dtype=torch.long)
+    for client, members in enumerate(clients):
+        if bool((vector[members] >= 0).any()):
+            return None
+        vector[members] = client
+    number = len(clients)
+    ends = vector[edge_index]
+    ends = ends[:, (ends >= 0).all(dim=0)]
+    counts = torch.bincount(ends[0] * number + ends[1], minlength=number * number).view(number, number)
+    return (counts - torch.diag(torch.div(counts.diagonal(), 2, rounding_mode="floor"))).tolist()

@@ -152,7 +152,11 @@ class FederatedCLI(LightningCLI):
     def inspect(self, **arguments: Any) -> None:
         """``fl-lightning inspect``"""
         asked = self.config[self.subcommand]
-        findings = inspect_data(self.datamodule, asked["json"], asked["html"], say=lambda line: _say([line]))
+        federated = isinstance(self.trainer, FederatedTrainer)
+        findings = inspect_data(
+            self.datamodule, asked["json"], asked["html"], lambda line: _say([line]), self.model,
+            self.trainer.settings if federated else None, f"inspect {self.config_name}",
+        )  # fmt: skip
         if findings and asked["strict"]:
             raise SystemExit(1)
 

@@ -314,6 +314,7 @@ class MoleculeDataModule(MoleculeLoaders):
             "num_scaffolds": int(self._groups.max()) + 1, "acyclic_molecules": molecules.scaffold.count(ACYCLIC),
             "scaffolds_per_client": [len(np.unique(self._groups[part])) for part in members],
             "scaffold_tv": [None if np.isnan(value) else float(value) for value in tv], "scaffold_tv_iid": tv_iid,
+            "shared_molecules": tell.shared_molecules(molecules, members),
             "bytes": molecules.packed.nbytes, "findings": found, "dropped_rows": self.dropped_rows,
         }
 

@@ -75,6 +75,12 @@ def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray],
     return found
 
 
+def shared_molecules(molecules: MoleculeSet, members: Sequence[np.ndarray]) -> list[list[int]]:
+    """Molecules (by canonical SMILES) that two clients both hold, K lists of K; the diagonal is 0."""
+    held = [{molecules.canonical[position] for position in part} for part in members]
+    return [[0 if a is b else len(a & b) for b in held] for a in held]
+
+
 def label_findings(y: np.ndarray, task_names: Sequence[str], classification: bool, split: Mapping[str, np.ndarray],
                    members: Sequence[np.ndarray], client_tests: Sequence[np.ndarray]) -> list[Finding]:
     """Missing labels, tasks that a client does not have, evaluation parts in which a metric is undefined.

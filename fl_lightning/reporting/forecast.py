@@ -1,0 +1,93 @@
+"""What a run will send and keep, computed before it starts: from the model, the strategy's own messages and the settings.
+
+    down of a round   what the strategy gives each participant
+    up of a round     the floating-point entries of it: a client sends back what it received
+    evaluation        what the strategy gives every client, once per validated round, and twice at the end
+
+Not counted: the few bytes of plain values in each message, steps before the first round (FedSage+'s generators), what a
+strategy sends up besides, and the memory of a step's activations.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import resource
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+
+from fl_lightning.engine.entries import Entries
+from fl_lightning.engine.sampling import number_of_participants
+from fl_lightning.schema import agreed_schema
+from fl_lightning.settings import FederationSettings
+
+
+def forecast(
+    module: L.LightningModule, datamodule: Any, settings: FederationSettings, data_bytes: int
+) -> dict[str, int | float]:
+    """Bytes sent and kept.
+
+    Args:
+        module: The model; it is not changed.
+        datamodule: The data, set up.
+        settings: The federation.
+        data_bytes: What the data take.
+
+    Returns:
+        ``parameters``, ``model_bytes``; ``bytes_down_per_round``, ``bytes_up_per_round``, ``bytes_total`` (all rounds with
+        evaluations); ``memory_data``, ``memory_model`` (weights, gradients and Adam's two moments), ``memory_messages`` (one
+        round's replies), ``memory_clients`` (a whole model for each client where models are personal), ``memory_now`` (this
+        process) and ``memory_total``, in bytes.
+
+    Raises:
+        ValueError: What the run itself would refuse before round 1.
+    """
+    clients = list(datamodule.client_datamodules())
+    module, strategy = copy.deepcopy(module), copy.deepcopy(settings.strategy)
+    schema = agreed_schema(datamodule, clients)
+    if hasattr(module, "build") and schema is not None:
+        module.build(schema)
+    entries = Entries(module, (*settings.private, *getattr(module, "private_entries", ())))
+    strategy.check(module, clients, datamodule)
+    strategy.start(entries.get(entries.shared), entries.private)
+
+    chosen = number_of_participants(settings.clients_per_round, len(clients))
+    downloads = [strategy.download(client).tensors for client in range(len(clients))]
+    down = sum(map(nbytes, downloads)) / len(clients) * chosen
+    up = sum(nbytes({n: t for n, t in d.items() if t.is_floating_point()}) for d in downloads) / len(clients) * chosen
+    asked = sum(nbytes(strategy.evaluation(client).tensors) for client in range(len(clients)))
+    evaluations = math.ceil(settings.num_rounds / settings.check_val_every_n_rounds) + 2
+    model = nbytes(module.state_dict())
+    memory = {
+        "memory_data": data_bytes,
+        "memory_model": 4 * model,
+        "memory_messages": round(down + up),
+        "memory_clients": len(clients) * model if strategy.personal or entries.private else 0,
+        "memory_now": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+    return {
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "model_bytes": model,
+        "bytes_down_per_round": round(down),
+        "bytes_up_per_round": round(up),
+        "bytes_total": round(settings.num_rounds * (down + up) + evaluations * asked),
+        **memory,
+        "memory_total": sum(memory.values()) - data_bytes,  # the data are in memory now
+    }
+
+
+def nbytes(tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of dense tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def readable(size: float) -> str:
+    """A number of bytes to be read: ``1.5 MB``."""
+    for unit in ("B", "kB", "MB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB" if size < 999.5 else f"{size:.0f} GB"

@@ -1,0 +1,170 @@
+"""``inspect``: exit codes, one self-contained page, and a forecast that the ledger of a real run confirms."""
+
+import base64
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from federations import CPU
+
+from datamodules import MoleculeCSVDataModule, SyntheticCitationDataModule
+from fl_lightning import FedAvg, FederatedTrainer
+from fl_lightning.cli import main
+from fl_lightning.reporting.forecast import forecast, readable
+from fl_lightning.reporting.inspection import inspect_data
+from fl_lightning.settings import FederationSettings
+from fl_lightning.strategies import FedPub, LocalOnly
+from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNodeClassifier, MaskedGCN
+
+
+class Tags(HTMLParser):
+    """Collects tags and attributes, and fails on a tag that is not closed."""
+
+    void = {"meta", "link", "img", "br"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def read_page(path):
+    tags = Tags()
+    tags.feed(path.read_text(encoding="utf-8"))
+    assert tags.open == []
+    return tags
+
+
+def check_self_contained(tags):
+    assert "script" not in tags.tags and "iframe" not in tags.tags
+    links = [value for name, value in tags.attributes if name in ("src", "href", "data", "action", "srcset")]
+    assert links and all(value.startswith("data:") for value in links)
+    for value in links:
+        if value.startswith("data:image/svg+xml;base64,"):
+            svg = base64.b64decode(value.split(",")[1]).decode()
+            ElementTree.fromstring(svg)
+            assert not re.search(r"(href|src)=\"(?!#|data:)", svg) and "<script" not in svg
+
+
+def pictures(tags):
+    return [value.split(":")[0][:40] for name, value in tags.attributes if name == "alt"]
+
+
+def test_the_page_of_a_graph(tmp_path):
+    data = SyntheticCitationDataModule(num_nodes=150, num_classes=3, num_features=40, blocks_per_class=2, num_clients=3)
+    said = []
+    found = inspect_data(data, False, str(tmp_path / "p.html"), said.append, LitNodeClassifier(GraphSAGE(hidden_channels=4)),
+                         FederationSettings(num_rounds=2, strategy=FedAvg()), "a graph <of mine>")  # fmt: skip
+    tags = read_page(tmp_path / "p.html")
+    check_self_contained(tags)
+    assert [p.split()[0] for p in pictures(tags)] == ["Share", "Edges", "Forecast"]
+    text = " ".join(tags.text)
+    assert "a graph <of mine>" in text and all(f["message"] in text and f["remedy"] in text for f in found)
+    assert any(line.startswith("forecast: parameters") for line in said)
+
+
+def test_the_page_of_molecules_of_several_sites(tmp_path):
+    for site, start in (("north", 1), ("south", 3)):
+        rows = "".join(f"{'C' * i}{'O' if i % 2 else '<'},{i}\n" for i in range(start, start + 12))
+        (tmp_path / f"{site}.csv").write_text("smiles,y [nM]\n" + rows)
+    data = MoleculeCSVDataModule(files=[str(tmp_path / f"{s}.csv") for s in ("north", "south")], cache_dir=None)
+    inspect_data(data, False, str(tmp_path / "p.html"), lambda line: None, LitMoleculePredictor(GCNMolecule(hidden_channels=4)),
+                 FederationSettings(num_rounds=2, strategy=FedAvg()))  # fmt: skip
+    tags = read_page(tmp_path / "p.html")
+    check_self_contained(tags)
+    assert [p.split()[0] for p in pictures(tags)] == ["Mean", "How", "Molecules", "Forecast"]
+    text = " ".join(tags.text)
+    assert "north" in text and "CC<" in text and "invalid SMILES" in text and "mol/L" not in text and "nM" in text
+    shared = data.report()["shared_molecules"]
+    assert shared[0][0] == 0 and shared[0][1] == shared[1][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "encoder", "options"),
+    [
+        (FedAvg(), GraphSAGE, {"clients_per_round": 2}),
+        (FedAvg(), GraphSAGE, {"check_val_every_n_rounds": 2}),
+        (LocalOnly(score_on_global=False), GraphSAGE, {}),
+        (FedPub(), MaskedGCN, {}),
+    ],
+)
+def test_the_ledger_confirms_the_forecast(tmp_path, strategy, encoder, options):
+    data = SyntheticCitationDataModule(num_nodes=150, num_classes=3, num_features=300, blocks_per_class=2, num_clients=3)
+    data.setup()
+    module = LitNodeClassifier(encoder(hidden_channels=16))
+    options = {"num_rounds": 6, "strategy": strategy, **options}
+    told = forecast(module, data, FederationSettings(**options), 0)
+    fed = FederatedTrainer(trainer={**CPU, "logger": False, "default_root_dir": str(tmp_path)}, seed=0, **options)
+    sent = fed.fit(module, data)["bytes"]
+    evaluation = told["bytes_down_per_round"] * 3 / options.get("clients_per_round", 3)  # the best round may be the last
+    assert sent["up"] + sent["down"] - 20_000 <= told["bytes_total"] <= sent["up"] + sent["down"] + evaluation
+    assert told["parameters"] == sum(p.numel() for p in module.parameters())
+
+
+def test_bytes_to_be_read():
+    shown = [readable(b) for b in (0, 999, 1000, 123456, 2.5e9, 1e13)]
+    assert shown == ["0 B", "999 B", "1 kB", "123 kB", "2.5 GB", "10000 GB"]
+
+
+def test_what_fit_would_refuse_is_a_finding():
+    data = SyntheticCitationDataModule(num_nodes=150, num_classes=3, num_features=40, blocks_per_class=2, num_clients=3)
+    module = LitNodeClassifier(GraphSAGE(hidden_channels=4))
+    found = inspect_data(data, True, None, lambda line: None, module, FederationSettings(strategy=FedPub()))
+    assert found[0]["kind"] == "configuration" and "FedPub" in found[0]["message"]
+    assert not list(module.parameters())  # the user's model is as it was
+    torch.manual_seed(0)
+
+
+CONFIG = """
+model:
+  class_path: lit_models.LitNodeClassifier
+  init_args: {encoder: {class_path: lit_models.GraphSAGE, init_args: {hidden_channels: 4}}}
+data:
+  class_path: datamodules.GraphCSVDataModule
+  init_args: {root: ., num_clients: 1, features: [f], seed: 1}
+"""
+
+
+def test_exit_codes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fl-lightning"])
+    rows = "".join(f"{i},{i},{'ab'[i % 2]}\n" for i in range(20))
+    (tmp_path / "own.yaml").write_text(CONFIG)
+    (tmp_path / "nodes.csv").write_text("id,f,label\n" + rows)
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{i},{(i + 1) % 20}\n" for i in range(20)))
+
+    def code(*options):
+        try:
+            main(["inspect", "--config", "own.yaml", *options])
+        except SystemExit as end:
+            return end.code
+        return 0
+
+    nothing = code("--strict")
+    said = capsys.readouterr().out
+    assert "no_features" not in said and nothing == (0 if "\n0 finding(s)" in said else 1)
+    (tmp_path / "nodes.csv").write_text("id,f,label\n" + rows.replace("0,0,a", "0,1,a"))
+    assert code("--strict") == 0 and "0 finding(s)" in capsys.readouterr().out
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{i},{i}\n" for i in range(20)))
+    assert code() == 0 and code("--strict", "--html", "p.html") == 1 and (tmp_path / "p.html").is_file()
+    capsys.readouterr()
+    assert code("--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {f["kind"] for f in report["findings"]} == {"self_loops", "no_edges"} and report["forecast"]["parameters"] > 0
+    (tmp_path / "edges.csv").write_text("source,target\n1,nobody\n")
+    assert code() == 1 and "`data.init_args.unknown_ids: drop`" in capsys.readouterr().err
