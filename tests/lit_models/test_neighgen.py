@@ -17,7 +17,7 @@ from datamodules.mending import mend
 from lit_models.encoders import GraphSAGE
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen_generators import CountGenerator, FeatureGenerator, attach, peer_gradient
-from lit_models.neighgen_losses import draw_slots, train_counts
+from lit_models.neighgen_losses import count_loss, draw_slots, train_counts
 from lit_models.neighgen_start import principal_directions
 
 SCHEMA = {"num_features": 6, "num_classes": 3}
@@ -237,6 +237,55 @@ def test_held_out_counts_and_pairs_give_no_gradient():
         torch.manual_seed(1)
         losses.append(module.training_step(graph, 0))
     assert batch.holdout_target.numel() > 0 and torch.equal(*losses)
+
+
+# ---- relabelling (property a) ----------------------------------------------------------------------------------------
+
+
+def relabelled(batch, order):
+    """The impaired graph with its nodes in another order: node ``order[k]`` becomes node k."""
+    place = torch.argsort(order)
+    pieces = [batch.pair_target[batch.pair_ptr[v] : batch.pair_ptr[v + 1]] for v in order.tolist()]
+    other = Data(
+        x=batch.x[order], edge_index=place[batch.edge_index], y=batch.y[order], num_nodes=len(order),
+        pair_ptr=torch.tensor([0, *(len(piece) for piece in pieces)]).cumsum(0), pair_target=torch.cat(pieces),
+        hidden_x=batch.hidden_x, missing_count=batch.missing_count[order], count_mask=batch.count_mask[order],
+        train_mask=batch.train_mask[order],
+    )  # fmt: skip
+    return other, place
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_relabelling_nodes_permutes_the_outputs_and_leaves_all_losses(seed):
+    """The whole module: encoder, counts, candidates, L^d, L^f and L^c, with the noise and the slots permuted too."""
+    module = neighgen(seed, lambda_c=1.0).double()
+    batch = impair(random_graph(seed=seed), 0.3, seed)
+    batch.x, batch.hidden_x = batch.x.double(), batch.hidden_x.double()
+    module.eval()
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(batch.y), generator=generator)
+    other, place = relabelled(batch, order)
+
+    torch.testing.assert_close(module.embed(other), module.embed(batch)[order])
+    predicted, again = module(batch), module(other)
+    torch.testing.assert_close(again, predicted[order])
+    torch.testing.assert_close(
+        count_loss(again, other.missing_count.double()), count_loss(predicted, batch.missing_count.double())
+    )
+
+    counts = train_counts(predicted, batch.pair_ptr.diff(), 3)
+    rows = counts.nonzero().squeeze(1)
+    assert len(rows) > 5
+    u = module.embed(batch)[rows] + torch.randn(len(rows), 8, generator=generator, dtype=torch.float64)
+    slots = draw_slots(counts[rows], 3, "random", generator)
+    shuffled = torch.randperm(len(rows), generator=generator)
+    terms = module.generator_terms(batch, rows, u, slots, len(counts))
+    moved = module.generator_terms(other, place[rows[shuffled]], u[shuffled], slots[shuffled], len(counts))
+    assert terms.keys() == moved.keys() == {"feature_loss", "task_loss"}
+    for name in terms:
+        torch.testing.assert_close(moved[name], terms[name])
+    wrong = module.generator_terms(other, rows, u, slots, len(counts))  # the owners of before: other nodes now
+    assert not torch.isclose(wrong["feature_loss"], terms["feature_loss"])
 
 
 # ---- phase 2: T9, T11 -----------------------------------------------------------------------------------------------
