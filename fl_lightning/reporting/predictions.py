@@ -1,4 +1,5 @@
-"""predictions.csv: one row per sample, with its original id, client, prediction and outputs."""
+"""predictions.csv: one row per sample in the original order, with its id, client, model and outputs; what was left out of
+the data is there, too, with the reason."""
 
 from __future__ import annotations
 
@@ -10,55 +11,96 @@ from typing import Any
 from torch import Tensor
 
 ID_NAMES = ("node_id", "sample_id", "id")
+UNHELD = "held by no client, and there is no global model"
 
 
 def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[str, Tensor]]], datamodule: Any) -> Path:
-    """Write predictions sorted by (id, client).
+    """Write predictions sorted by the samples' original order, then by client.
 
     Columns: ``id`` (the original one if the data module has ``original_ids``, else the number ``predict_step`` gave, else the
-    position), ``client``, ``prediction`` (the most probable class, if there are probabilities) and one column per output.
+    position); ``client`` that holds the sample; ``model`` that predicts it (``global``, or whose own it is); ``prediction``
+    (the most probable class by name, if there are probabilities); one column per output: ``probability_<class>``,
+    ``prediction_<task>`` in the label's unit, ``probability_<task>``, or as ``predict_step`` named it; and ``reason``, why
+    there is none.
 
     Args:
         path: Target file.
-        found: Batches of named tensors by client; ``None`` is the server's data, where a node's client is looked up.
-        datamodule: The data module, for names of ids and clients.
+        found: Batches of named tensors by client; ``None`` is the server's data, where a sample's client is looked up.
+        datamodule: The data module, for names of ids, clients, classes and tasks, and for rows that were left out.
     """
-    owners = _owners(datamodule)
-    names = getattr(datamodule, "original_ids", None)
-    rows: list[dict[str, Any]] = []
+    record = datamodule.partition_record() if hasattr(datamodule, "partition_record") else {}
+    clients = record.get("client_names") or []
+    owners = _owners(record, clients)
+    originals = getattr(datamodule, "original_ids", None)
+    rows: list[tuple[int, int, dict[str, Any]]] = []
     for client, batches in found.items():
         position = 0
         for batch in batches:
             id_name = next((n for n in ID_NAMES if n in batch), None)
             size = len(next(iter(batch.values())))
-            ids = batch[id_name].tolist() if id_name else list(range(position, position + size))
+            samples = batch[id_name].tolist() if id_name else list(range(position, position + size))
             position += size
             outputs = {n: t.detach().cpu().reshape(size, -1) for n, t in batch.items() if n != id_name}
-            for i, sample in enumerate(ids):
-                row = {
-                    "id": sample if names is None else names[sample],
-                    "client": owners.get(sample, "") if client is None else client,
-                }
+            names = {n: _columns(n, t.size(1), datamodule) for n, t in outputs.items()}
+            for i, sample in enumerate(samples):
+                who = owners.get(sample, "") if client is None else _client(client, clients)
+                row = {"id": _id(sample, originals), "client": who}
+                row["model"] = "global" if client is None else f"client {who}"
                 if "probabilities" in outputs:
-                    row["prediction"] = int(outputs["probabilities"][i].argmax())
+                    best = int(outputs["probabilities"][i].argmax())
+                    row["prediction"] = names["probabilities"][best].removeprefix("probability_")
                 for name, values in outputs.items():
-                    short = "probability" if name == "probabilities" else name
-                    row.update({f"{short}_{j}": f"{float(v):.6g}" for j, v in enumerate(values[i])})
-                rows.append(row)
-    if names is None:
-        rows.sort(key=lambda r: (r["id"], str(r["client"])))
+                    row.update({n: f"{float(v):.6g}" for n, v in zip(names[name], values[i], strict=True)})
+                rows.append((sample, -1 if client is None else client, row))
+    header = list(dict.fromkeys(name for *_, row in rows for name in row)) or ["id", "client", "model"]
+    rows += _without(datamodule, {sample for sample, *_ in rows}, originals, owners)
+    rows.sort(key=lambda entry: entry[:2])
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["id", "client"])
+        writer = csv.DictWriter(file, [*header, "reason"], restval="")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(row for *_, row in rows)
     return path
 
 
-def _owners(datamodule: Any) -> dict[int, str]:
+def _without(
+    datamodule: Any, predicted: set[int], originals: Sequence[str] | None, owners: Mapping[int, str]
+) -> list[tuple[int, int, dict[str, Any]]]:
+    """Rows of the data that no model predicts, with the reason."""
+    dropped = {d["row"]: d for d in getattr(datamodule, "dropped_rows", [])}
+    reasons = {row: d["reason"] for row, d in dropped.items()}
+    reasons |= {row: UNHELD for row in range(len(originals or ())) if row not in predicted and row not in dropped}
+    return [
+        (row, -1, {"id": _id(row, originals), "client": owners.get(row, ""), "reason": reason})
+        for row, reason in reasons.items()
+        if row not in predicted
+    ]
+
+
+def _id(sample: int, originals: Sequence[str] | None) -> Any:
+    return sample if originals is None else originals[sample]
+
+
+def _columns(output: str, width: int, datamodule: Any) -> list[str]:
+    """Names of one output's columns."""
+    if output == "probabilities":
+        classes = getattr(datamodule, "class_names", None) or range(width)
+        return [f"probability_{name}" for name in classes]
+    tasks = getattr(datamodule, "task_names", None)
+    if output == "predictions" and tasks is not None and len(tasks) == width:
+        classes = getattr(datamodule, "schema", {}).get("task") == "classification"
+        return [f"{'probability' if classes else 'prediction'}_{task}" for task in tasks]
+    return [f"{output}_{index}" for index in range(width)]
+
+
+def _client(client: int, names: Sequence[str]) -> str:
+    return str(names[client]) if client < len(names) else str(client)
+
+
+def _owners(record: Mapping[str, Any], names: Sequence[str]) -> dict[int, str]:
     """Which client holds a sample of the server's data; several (overlapping) are joined by a space."""
-    record = datamodule.partition_record() if hasattr(datamodule, "partition_record") else {}
     owners: dict[int, str] = {}
     for client, members in enumerate(record.get("membership", [])):
         for sample in members:
-            owners[sample] = f"{owners[sample]} {client}" if sample in owners else str(client)
+            name = _client(client, names)
+            owners[sample] = f"{owners[sample]} {name}" if sample in owners else name
     return owners

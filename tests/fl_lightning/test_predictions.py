@@ -1,0 +1,115 @@
+"""predictions.csv of one's own data: original ids in the original order, rows left out with the reason, which model."""
+
+import csv
+import sys
+
+import pytest
+import torch
+
+from datamodules import GraphCSVDataModule, MoleculeCSVDataModule
+from fl_lightning.cli import main
+from fl_lightning.reporting.predictions import UNHELD, write_predictions
+
+GRAPH = """
+federation: {num_rounds: 1}
+trainer: {accelerator: cpu}
+model:
+  class_path: lit_models.LitNodeClassifier
+  init_args: {encoder: {class_path: lit_models.GraphSAGE, init_args: {hidden_channels: 4}}}
+data:
+  class_path: datamodules.GraphCSVDataModule
+  init_args: {root: ., client_column: shop}
+"""
+MOLECULES = """
+federation: {num_rounds: 1}
+trainer: {accelerator: cpu, max_steps: 1}
+model:
+  class_path: lit_models.LitMoleculePredictor
+  init_args: {encoder: {class_path: lit_models.GCNMolecule, init_args: {hidden_channels: 4, num_layers: 1}}}
+data:
+  class_path: datamodules.MoleculeCSVDataModule
+  init_args: {files: sites, id_column: code, cache_dir: null, featurise_workers: 0}
+"""
+
+
+def rows_of(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fl-lightning"])
+
+    def call(config, *options):
+        (tmp_path / "own.yaml").write_text(config)
+        for command in ("fit", "predict"):
+            main([command, "--config", "own.yaml", *options])
+        return rows_of(tmp_path / "runs" / "own" / "version_0" / "predictions.csv")
+
+    return call
+
+
+def test_nodes_by_the_global_model(run, tmp_path):
+    ids = ["x 9", "b", "é", *(f"n{i}" for i in range(20, 2, -1))]
+    lines = [f"{name},{i},{'yes' if i % 2 else 'no'},{'north' if i % 3 else 'south'}" for i, name in enumerate(ids)]
+    lines.insert(1, "broken,one,no,north")
+    (tmp_path / "nodes.csv").write_text("id,f,label,shop\n" + "\n".join(lines), encoding="utf-8")
+    (tmp_path / "edges.csv").write_text(
+        "source,target\n" + "".join(f"{a},{b}\n" for a, b in zip(ids, ids[1:], strict=False)), encoding="utf-8")  # fmt: skip
+    rows = run(GRAPH)
+    assert [r["id"] for r in rows] == [ids[0], "broken", *ids[1:]]
+    assert list(rows[0]) == ["id", "client", "model", "prediction", "probability_no", "probability_yes", "reason"]
+    broken = rows.pop(1)
+    assert broken["reason"] == "feature 'f': 'one' is not a number" and broken["probability_no"] == broken["model"] == ""
+    for i, row in enumerate(rows):
+        assert row["client"] == ("north" if i % 3 else "south") and row["model"] == "global" and row["reason"] == ""
+        no, yes = float(row["probability_no"]), float(row["probability_yes"])
+        assert row["prediction"] == ("yes" if yes > no else "no") and no + yes == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["FedAvg", "LocalOnly"])
+def test_molecules_by_the_global_model_or_the_clients_own(run, tmp_path, strategy):
+    (tmp_path / "sites").mkdir()
+    for site in ("beta", "alpha"):
+        rows = "".join(f"{site[0]}{i},{'C' * i}O,{i / 2}\n" for i in range(1, 11))
+        (tmp_path / "sites" / f"{site}.csv").write_text("code,smiles,logS\n" + rows + f"{site[0]}x,C1CC,3\n")
+    rows = run(MOLECULES, "--federation.strategy", f"fl_lightning.strategies.{strategy}", "--data.init_args.client_holdout=0.5")
+    assert [r["id"] for r in rows] == [f"{s}{i}" for s in "ab" for i in (*range(1, 11), "x")]  # files by name, rows as written
+    assert list(rows[0]) == ["id", "client", "model", "prediction_logS", "reason"]
+    left_out = [r for r in rows if r["id"] in ("ax", "bx")]
+    assert all(r["reason"].startswith("invalid SMILES") and r["prediction_logS"] == "" for r in left_out)
+    held = [r for r in rows if r["prediction_logS"]]
+    if strategy == "FedAvg":
+        assert len(held) == 20 and {r["model"] for r in held} == {"global"}
+        return
+    assert all(r["model"] == f"client {r['client']}" for r in held) and {r["client"] for r in held} == {"alpha", "beta"}
+    rest = [r for r in rows if not r["prediction_logS"] and r not in left_out]
+    assert len(held) + len(rest) == 20 and {r["reason"] for r in rest} == {UNHELD}  # the server's validation and test part
+
+
+def test_every_output_meets_its_id(tmp_path):
+    lines = "".join(f"m{i},{'C' * (i + 1)},{i % 2},\n" for i in range(10))
+    (tmp_path / "m.csv").write_text("name,smiles,toxic,mutagen\n" + lines)
+    data = MoleculeCSVDataModule(files=str(tmp_path / "m.csv"), id_column="name", targets=["toxic", "mutagen"],
+                                 task="classification", num_clients=1, cache_dir=None)  # fmt: skip
+    data.setup()
+    order = torch.tensor([3, 1, 0, 2, 9, 8, 7, 5, 4, 6])  # whatever order batches come in
+    values = torch.stack([order / 10, order / 100], dim=1)
+    batches = [{"sample_id": order[:4], "predictions": values[:4]}, {"sample_id": order[4:], "predictions": values[4:]}]
+    rows = rows_of(write_predictions(tmp_path / "p.csv", {None: batches}, data))
+    assert [r["id"] for r in rows] == [f"m{i}" for i in range(10)]
+    assert [float(r["probability_toxic"]) for r in rows] == pytest.approx([i / 10 for i in range(10)])
+    assert [float(r["probability_mutagen"]) for r in rows] == pytest.approx([i / 100 for i in range(10)])
+
+
+def test_nodes_outside_the_largest_component_are_there_with_the_reason(tmp_path):
+    (tmp_path / "nodes.csv").write_text("id,f,label\na,1,x\nb,2,y\nc,3,x\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,c\n")
+    data = GraphCSVDataModule(root=str(tmp_path), num_clients=1, largest_component=True)
+    data.setup()
+    batch = {"node_id": data.data.node_id, "probabilities": torch.tensor([[0.9, 0.1], [0.2, 0.8]])}
+    rows = rows_of(write_predictions(tmp_path / "p.csv", {None: [batch]}, data))
+    assert [(r["id"], r["prediction"], r["reason"]) for r in rows] == [
+        ("a", "x", ""), ("b", "", "outside the largest connected component"), ("c", "y", "")]  # fmt: skip
