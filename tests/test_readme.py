@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = [
@@ -45,15 +47,17 @@ def test_every_command_parses():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_demo_prints_one_table_and_where_the_runs_are(tmp_path):
-    small = {"num_nodes": 150, "num_features": 40, "num_clients": 2}
+def run_demo(folder, *arguments):
+    script = str(ROOT / "examples" / "demo.py")
+    return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, cwd=folder)
+
+
+@pytest.mark.parametrize("example", ["graph", "molecules"])
+def test_demo_prints_one_table_and_where_the_runs_are(example, tmp_path):
+    small = {"num_nodes": 150, "num_features": 40, "num_clients": 2} if example == "graph" else {"num_clients": 2}
     arguments = [f"--data.init_args.{name}={value}" for name, value in small.items()]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py"), *arguments, "--trainer.max_epochs=1"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    work = "--trainer.max_epochs=1" if example == "graph" else "--trainer.max_steps=1"
+    done = run_demo(tmp_path, example, *arguments, work)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr == ""  # quiet where there is no terminal
     rows = [line for line in done.stdout.split("\n") if re.match(r"(local|federated|central) \(", line)]
@@ -62,15 +66,23 @@ def test_demo_prints_one_table_and_where_the_runs_are(tmp_path):
     assert len(folders) == 3
     results = [json.loads((tmp_path / folder / "results.json").read_text()) for folder in folders]
     assert [r["strategy"] for r in results] == ["LocalOnly", "FedAvg", "Central"]
+    assert {r["metric"] for r in results} == {"accuracy" if example == "graph" else "rmse"}
     assert f"{results[1]['test']['global']:.4f}" in rows[1]
-    each = results[0]["test"]["each_on_global"]  # local: the mean of the clients' models on the whole graph
+    each = results[0]["test"]["each_on_global"]  # local: the mean of the clients' models on the server's data
     assert f"{sum(each) / len(each):.4f}" in rows[0]
 
 
-def test_results_table_in_the_readme_is_the_demos_form():
-    from examples.demo import JOBS
+def test_demo_asks_which_example_options_are_for(tmp_path):
+    done = run_demo(tmp_path, "--trainer.max_epochs=1")
+    assert done.returncode != 0 and "say first which example" in done.stderr and "graph or molecules" in done.stderr
 
-    assert [name for name in JOBS if name in README] == list(JOBS)
+
+def test_results_table_in_the_readme_is_the_demos_form():
+    from examples.demo import EXAMPLES, JOBS
+
+    for example in EXAMPLES.values():
+        table = README.split(f"\n{example.header[0]} ")[1].split("```")[0]
+        assert [name for name in JOBS if f"\n{name} " in table.split("\n\n")[0]] == list(JOBS)
 
 
 def test_classes_in_the_table_of_algorithms_exist():
