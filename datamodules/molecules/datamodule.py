@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from rdkit import rdBase
 
 from datamodules.molecules import findings as tell
@@ -52,8 +50,9 @@ class MoleculeDataModule(MoleculeLoaders):
         acyclic: ``group`` = molecules without a ring are one scaffold group, ``spread`` = each is its own.
         invalid: Rows that are no molecule: ``drop`` and report them, or ``raise``.
         fragments: ``all`` parts of a salt, or the ``largest``.
-        normalize_labels: Batches hold ``(y - mean) / std`` of each task, by the training labels; the model finds both
-            in ``schema["label_mean"]`` and ``["label_std"]`` and scores and predicts in units. Regression only.
+        normalize_labels: The model learns ``(y - mean) / std`` of each task, by the training labels: it finds both in
+            ``schema["label_mean"]`` and ``["label_std"]``, and scores and predicts in units. Batches hold labels in
+            units all the same. Regression only.
         client_holdout: Share of its molecules that each client keeps from training, half for val, half for test.
         batch_size: Molecules of a training step; a smaller client trains on all it has.
         eval_batch_size: Molecules of an evaluation batch.
@@ -151,11 +150,7 @@ class MoleculeDataModule(MoleculeLoaders):
         held = [part[name] for part in self._client_parts for name in ("val", "test")]
         self._groups, self._split_parts = groups, split
         self._train = np.setdiff1d(split["train"], np.concatenate(held))
-        packed = molecules.packed
-        if self.normalize_labels:
-            mean, std = (torch.tensor(values) for values in label_statistics(packed.y[self._train]))
-            packed = replace(packed, y=(packed.y - mean) / std)
-        self._set_parts(packed, {**split, "train": self._train})
+        self._set_parts(molecules.packed, {**split, "train": self._train})
         self._molecules = molecules
 
     def _split(self, groups: np.ndarray) -> dict[str, np.ndarray]:
