@@ -56,7 +56,7 @@ def run_demo(folder, *arguments):
 def test_demo_prints_one_table_and_where_the_runs_are(example, tmp_path):
     small = {"num_nodes": 150, "num_features": 40, "num_clients": 2} if example == "graph" else {"num_clients": 2}
     arguments = [f"--data.init_args.{name}={value}" for name, value in small.items()]
-    work = "--trainer.max_epochs=1" if example == "graph" else "--trainer.max_steps=1"
+    work = "--trainer.max_epochs=1" if example == "graph" else "--trainer.max_steps=4"
     done = run_demo(tmp_path, example, *arguments, work)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr == ""  # quiet where there is no terminal
