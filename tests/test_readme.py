@@ -54,9 +54,10 @@ def run_demo(folder, *arguments):
 
 @pytest.mark.parametrize("example", ["graph", "molecules"])
 def test_demo_prints_one_table_and_where_the_runs_are(example, tmp_path):
-    small = {"num_nodes": 150, "num_features": 40, "num_clients": 2} if example == "graph" else {"num_clients": 2}
+    small = {"num_nodes": 150, "num_features": 40} if example == "graph" else {"batch_size": 512}  # two batches
+    small["num_clients"] = 2
     arguments = [f"--data.init_args.{name}={value}" for name, value in small.items()]
-    work = "--trainer.max_epochs=1" if example == "graph" else "--trainer.max_steps=4"
+    work = "--trainer.max_epochs=1" if example == "graph" else "--trainer.max_steps=2"
     done = run_demo(tmp_path, example, *arguments, work)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr == ""  # quiet where there is no terminal
