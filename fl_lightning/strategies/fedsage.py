@@ -48,7 +48,9 @@ class FedSagePlus(FedAvg):
         hide_portion: h, the share of nodes that are hidden to train the generator. ``0``: no generator; the run is FedSage.
         pretrain_steps: Optimiser steps of phase 1, rounded up to whole passes over ``draws``.
         exchange_rounds: Federated generator rounds of phase 2.
-        alpha: Weight of the cross-client term; ``0``: nothing is exchanged, and phase 2 goes on locally.
+        alpha: Weight of the cross-client term; ``0``: nothing is exchanged, and phase 2 goes on locally. The paper has 1, with
+            which the term outweighs the local one: generated features end up farther from the hidden ones than the client's
+            mean vector is (docs/fedsage_plus.md).
         min_batch: A query for fewer generated vectors is neither sent nor answered: its gradient could reveal a feature row.
         mending: What mended nodes get: the ``generator``'s features; ``zero`` or the client's ``mean`` vector in their place;
             the ``oracle``, true neighbours on other clients (needs the server's global graph: benchmarks only); ``none``.
@@ -64,7 +66,7 @@ class FedSagePlus(FedAvg):
         hide_portion: float = 0.15,
         pretrain_steps: int = 200,
         exchange_rounds: int = 50,
-        alpha: float = 1.0,
+        alpha: float = 0.1,
         min_batch: int = 32,
         mending: Literal["generator", "zero", "mean", "oracle", "none"] = "generator",
         draws: int = 50,
