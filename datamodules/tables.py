@@ -147,13 +147,13 @@ class Table:
                     row, reason = _fitted(row, width)
                     if reason:
                         bad[number] = reason
-                kept.append(tuple(row[place] for place in places))
+                kept.append(row)
                 number += 1
                 if len(kept) >= self._rows_per_chunk:
-                    yield _chunk(first, names, kept, bad)
+                    yield _chunk(first, names, places, kept, bad)
                     first, bad, kept = number, {}, []
             if kept:
-                yield _chunk(first, names, kept, bad)
+                yield _chunk(first, names, places, kept, bad)
 
     def _parquet_chunks(self, names: Sequence[str]) -> Iterator[Chunk]:
         first = 0
@@ -173,9 +173,11 @@ class Table:
         return whole
 
 
-def _chunk(first: int, names: Sequence[str], rows: list[tuple[str, ...]], bad: dict[int, str]) -> Chunk:
-    columns = zip(*rows, strict=True) if names else ()
-    return Chunk(first, {n: list(c) for n, c in zip(names, columns, strict=True)}, len(rows), bad)
+def _chunk(
+    first: int, names: Sequence[str], places: Sequence[int], rows: list[list[str]], bad: dict[int, str]
+) -> Chunk:
+    columns = {name: [row[place] for row in rows] for name, place in zip(names, places, strict=True)}
+    return Chunk(first, columns, len(rows), bad)
 
 
 def _fitted(row: list[str], width: int) -> tuple[list[str], str]:
