@@ -47,6 +47,10 @@ def test_a_consortium_of_sites(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run_tutorial("own_molecules.md", "consortium.yaml", monkeypatch, capsys)
     rows = rows_of("runs/consortium/version_0/predictions.csv")
+    assert [(r["id"], r["model"]) for r in rows] == [("N-1", "global"), ("N-2", "global")]
+    assert all(abs(float(r["prediction_pIC50"]) - 6) < 4 for r in rows)
+    main(["predict", "--config", "consortium.yaml"])
+    rows = rows_of("runs/consortium/version_0/predictions.csv")
     assert len(rows) == 120 + 102 + 90 and [r["client"] for r in rows[:120:40]].count("basel") >= 1
     assert [r["id"] for r in rows if r["reason"]] == ["L-bad-1", "L-bad-2"]
     assert all(r["prediction_pIC50"] and r["model"] == "global" for r in rows if not r["reason"])

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from rdkit import rdBase
 
 from datamodules.molecules import findings as tell
@@ -144,6 +146,7 @@ class MoleculeDataModule(MoleculeLoaders):
         if self.normalize_labels and self.task != "regression":
             raise ValueError("`data.init_args.normalize_labels` is for regression; these labels are classes.")
         groups = scaffold_labels(molecules.scaffold, self.acyclic == "spread")
+        molecules = replace(molecules, packed=replace(molecules.packed, scaffold=torch.from_numpy(groups).long()))
         split = self._split(groups)
         members = [np.sort(split["train"][part]) for part in self._share(molecules, groups, split["train"])]
         self._client_parts = [self._hold_out(client, part) for client, part in enumerate(members)]
@@ -235,7 +238,7 @@ class MoleculeDataModule(MoleculeLoaders):
 
     def client_datamodules(self) -> list[ClientMoleculeDataModule]:
         """One data module per client, client id = position; the same objects at each call."""
-        packed, schema = self.part("predict").molecules, self.schema
+        packed, schema = self.molecules.packed, self.schema
         if self._clients is None:
             self._clients = []
             for parts in self._client_parts:

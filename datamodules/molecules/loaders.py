@@ -37,6 +37,11 @@ class MoleculeLoaders(LightningDataModule):
         self._parts = {name: Part(packed, positions) for name, positions in (dict(parts) | everything).items()}
         self._loaders = {}
 
+    def set_predicted(self, packed: PackedMolecules) -> None:
+        """Predict these molecules in place of the module's own."""
+        self._parts["predict"] = Part(packed, np.arange(len(packed)))
+        self._loaders.pop("predict", None)
+
     def part(self, name: str) -> Part:
         """The molecules of ``train``, ``val``, ``test``, or all of them (``predict``)."""
         if not self._parts:

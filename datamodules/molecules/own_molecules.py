@@ -6,7 +6,9 @@ and what was found out instead of given is said at the start and by ``inspect``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +24,14 @@ from datamodules.tables import TableFormat, decimal_mark, is_blank, parse_number
 METRICS = {"regression": ("rmse", "mae"), "classification": ("auroc",)}
 OWNER = "client"
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PredictedRows:
+    """Rows that are predicted in place of the data's own: their ids, and those that could not be used."""
+
+    ids: list[str]
+    dropped: list[dict[str, Any]]
 
 
 class MoleculeCSVDataModule(MoleculeDataModule):
@@ -43,6 +53,8 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         partition: ``file`` (one client per file), ``column`` (one per value of ``client_column``) or one of
             ``MoleculeDataModule``'s; null = ``column`` with a ``client_column``, ``file`` for several files, else
             ``scaffold_lda``.
+        predict_files: Files for ``predict`` in place of ``files``, written in the same way; labels and clients are not
+            needed. Training, splits and label statistics are those of ``files`` all the same.
         options: Everything else that ``MoleculeDataModule`` takes. Its ``invalid`` is for all rows that cannot be used: no
             molecule, a label that is no number, no client, another number of fields than the header.
 
@@ -65,6 +77,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         decimal: Literal[".", ","] | None = None,
         encoding: str = "utf-8",
         partition: Literal["file", "column", "scaffold_lda", "official", "iid", "random", "label"] | None = None,
+        predict_files: str | list[str] | None = None,
         **options: Any,
     ) -> None:
         self.paths = find_files(files)
@@ -82,9 +95,11 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         if metric is not None and task is not None and metric not in METRICS[task]:
             raise ValueError(f"`data.init_args.metric` is {metric!r}, but for {task} it must be one of: "
                              f"{', '.join(METRICS[task])}.")
-        if geometry and not all(map(is_sdf, self.paths)):
+        self.predict_paths = [] if predict_files is None else find_files(predict_files)
+        flat = [path.name for path in (*self.paths, *self.predict_paths) if not is_sdf(path)]
+        if geometry and flat:
             raise ValueError("`data.init_args.geometry: true` needs positions, which only SDF files (*.sdf, *.sdf.gz) have, "
-                             f"but `data.init_args.files` has {next(p.name for p in self.paths if not is_sdf(p))!r}.")
+                             f"but there is {flat[0]!r}.")
         self.smiles_column, self.targets, self.id_column = smiles_column, targets, id_column
         self.given_task, self.given_metric, self.given_units = task, metric, units
         self.geometry, self.decimal = geometry, decimal
@@ -92,6 +107,29 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         self.original_ids: list[str] = []
         self.notices: list[str] = []
         self._all_clients: set[str] = set()
+        self.predicted_rows: PredictedRows | None = None
+
+    # Lightning
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load, split and share out; then read ``predict_files``. Does nothing the second time."""
+        first = self._molecules is None
+        super().setup(stage)
+        if first and self.predict_paths:
+            asked = self._read_asked()
+            for part in (self, *self.client_datamodules()):
+                part.set_predicted(asked.packed)
+
+    def _read_asked(self) -> MoleculeSet:
+        files = [self._read(path, name, [], with_client=False)
+                 for path, name in zip(self.predict_paths, client_names(self.predict_paths), strict=True)]
+        ids = [name for file in files for name in self._ids(file, len(files))]
+        size = sum(file.size for file in files)
+        reasons = [file.bad.get(row, "") for file in files for row in range(file.size)]
+        y = np.full((size, len(self.task_names)), np.nan, dtype=np.float32)
+        asked = self._featurise(files, MoleculeTable([], y, self.task_names, {}, (), reasons, _origin(files, ids)))
+        self.predicted_rows = PredictedRows(ids, asked.dropped_rows)
+        return asked
 
     # Reading
 
@@ -111,30 +149,28 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         self.notices += notices
         for note in self.notices:
             log.warning(note)
-        starts = np.cumsum([0, *(file.size for file in files)])
+        table = MoleculeTable([], y, tasks, {OWNER: owner}, units if any(units) else [], reasons,
+                              _origin(files, self.original_ids))
+        return self._featurise(files, table)
 
-        def origin(row: int) -> dict[str, Any]:
-            number = int(np.searchsorted(starts, row, side="right")) - 1
-            return {"id": self.original_ids[row], "file": str(files[number].path), "file_row": row - int(starts[number])}
-
-        units = units if any(units) else []
+    def _featurise(self, files: Sequence[MoleculeFile], table: MoleculeTable) -> MoleculeSet:
         if self.geometry:
-            return self._geometries(files, MoleculeTable([], y, tasks, {OWNER: owner}, units, reasons, origin))
-        smiles = [text for file in files for text in self._smiles(file)]
-        return self.from_table(MoleculeTable(smiles, y, tasks, {OWNER: owner}, units, reasons, origin))
+            return self._geometries(files, table)
+        return self.from_table(replace(table, smiles=[text for file in files for text in self._smiles(file)]))
 
     def _read_files(self) -> list[MoleculeFile]:
-        optional = None if self.targets is None else list(self.targets)
-        files = []
-        for path, name in zip(self.paths, client_names(self.paths), strict=True):
-            needed = {} if is_sdf(path) else {"data.init_args.smiles_column": self.smiles_column}
-            for option, column in (("id_column", self.id_column), ("client_column", self.named_client_column)):
-                if column is not None:
-                    needed[f"data.init_args.{option}"] = column
-            file = read_file(path, name, self._form, needed, optional)
-            self.notices += file.notices
-            files.append(file)
+        files = [self._read(path, name, self.targets)
+                 for path, name in zip(self.paths, client_names(self.paths), strict=True)]
+        self.notices += [note for file in files for note in file.notices]
         return files
+
+    def _read(self, path: Path, name: str, optional: Sequence[str] | None, with_client: bool = True) -> MoleculeFile:
+        needed = {} if is_sdf(path) else {"data.init_args.smiles_column": self.smiles_column}
+        client = self.named_client_column if with_client else None
+        for option, column in (("id_column", self.id_column), ("client_column", client)):
+            if column is not None:
+                needed[f"data.init_args.{option}"] = column
+        return read_file(path, name, self._form, needed, optional)
 
     def _tasks(self, files: Sequence[MoleculeFile]) -> list[str]:
         if self.targets is not None:
@@ -243,6 +279,17 @@ class MoleculeCSVDataModule(MoleculeDataModule):
             found += scale_findings(molecules.packed.y.numpy(), owner, self._client_names, molecules.task_names)
         return {**report, "partition": "file" if self.by_file else self.partition, "notices": self.notices,
                 "files": [str(path) for path in self.paths], "findings": found + report["findings"]}
+
+
+def _origin(files: Sequence[MoleculeFile], ids: Sequence[str]) -> Callable[[int], dict[str, Any]]:
+    """What else is known of a row: its id, its file and its row there."""
+    starts = np.cumsum([0, *(file.size for file in files)])
+
+    def origin(row: int) -> dict[str, Any]:
+        number = int(np.searchsorted(starts, row, side="right")) - 1
+        return {"id": ids[row], "file": str(files[number].path), "file_row": row - int(starts[number])}
+
+    return origin
 
 
 def _flat(molecules: MoleculeSet) -> list[dict[str, Any]]:

@@ -26,12 +26,15 @@ def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[st
     Args:
         path: Target file.
         found: Batches of named tensors by client; ``None`` is the server's data, where a sample's client is looked up.
-        datamodule: The data module, for names of ids, clients, classes and tasks, and for rows that were left out.
+        datamodule: The data module, for names of ids, clients, classes and tasks, and for rows that were left out; if it has
+            ``predicted_rows``, for rows that are not its own.
     """
     record = datamodule.partition_record() if hasattr(datamodule, "partition_record") else {}
     clients = record.get("client_names") or []
-    owners = _owners(record, clients)
-    originals = getattr(datamodule, "original_ids", None)
+    asked = getattr(datamodule, "predicted_rows", None)
+    owners = _owners(record, clients) if asked is None else {}
+    originals = getattr(datamodule, "original_ids", None) if asked is None else asked.ids
+    dropped = getattr(datamodule, "dropped_rows", []) if asked is None else asked.dropped
     rows: list[tuple[int, int, dict[str, Any]]] = []
     for client, batches in found.items():
         position = 0
@@ -43,9 +46,11 @@ def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[st
             outputs = {n: t.detach().cpu().reshape(size, -1) for n, t in batch.items() if n != id_name}
             names = {n: _columns(n, t.size(1), datamodule) for n, t in outputs.items()}
             for i, sample in enumerate(samples):
-                who = owners.get(sample, "") if client is None else _client(client, clients)
-                row = {"id": _id(sample, originals), "client": who}
-                row["model"] = "global" if client is None else f"client {who}"
+                row = {"id": _id(sample, originals), "client": owners.get(sample, "")}
+                row["model"] = "global"
+                if client is not None:
+                    row["model"] = f"client {_client(client, clients)}"
+                    row["client"] = _client(client, clients) if asked is None else ""
                 if "probabilities" in outputs:
                     best = int(outputs["probabilities"][i].argmax())
                     row["prediction"] = names["probabilities"][best].removeprefix("probability_")
@@ -53,7 +58,7 @@ def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[st
                     row.update({n: f"{float(v):.6g}" for n, v in zip(names[name], values[i], strict=True)})
                 rows.append((sample, -1 if client is None else client, row))
     header = list(dict.fromkeys(name for *_, row in rows for name in row)) or ["id", "client", "model"]
-    rows += _without(datamodule, {sample for sample, *_ in rows}, originals, owners)
+    rows += _without(dropped, {sample for sample, *_ in rows}, originals, owners)
     rows.sort(key=lambda entry: entry[:2])
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [*header, "reason"], restval="")
@@ -63,12 +68,13 @@ def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[st
 
 
 def _without(
-    datamodule: Any, predicted: set[int], originals: Sequence[str] | None, owners: Mapping[int, str]
+    left_out: Sequence[Mapping[str, Any]],
+    predicted: set[int],
+    originals: Sequence[str] | None,
+    owners: Mapping[int, str],
 ) -> list[tuple[int, int, dict[str, Any]]]:
     """Rows of the data that no model predicts, with the reason."""
-    dropped = {d["row"]: d for d in getattr(datamodule, "dropped_rows", [])}
-    reasons = {row: d["reason"] for row, d in dropped.items()}
-    reasons |= {row: UNHELD for row in range(len(originals or ())) if row not in predicted and row not in dropped}
+    reasons = {row: UNHELD for row in range(len(originals or ()))} | {d["row"]: d["reason"] for d in left_out}
     return [
         (row, -1, {"id": _id(row, originals), "client": owners.get(row, ""), "reason": reason})
         for row, reason in reasons.items()

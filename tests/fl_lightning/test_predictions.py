@@ -42,10 +42,10 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fl-lightning"])
 
-    def call(config, *options):
+    def call(config, *options, new=()):
         (tmp_path / "own.yaml").write_text(config)
-        for command in ("fit", "predict"):
-            main([command, "--config", "own.yaml", *options])
+        main(["fit", "--config", "own.yaml", *options])
+        main(["predict", "--config", "own.yaml", *options, *new])
         return rows_of(tmp_path / "runs" / "own" / "version_0" / "predictions.csv")
 
     return call
@@ -87,6 +87,29 @@ def test_molecules_by_the_global_model_or_the_clients_own(run, tmp_path, strateg
     assert all(r["model"] == f"client {r['client']}" for r in held) and {r["client"] for r in held} == {"alpha", "beta"}
     rest = [r for r in rows if not r["prediction_logS"] and r not in left_out]
     assert len(held) + len(rest) == 20 and {r["reason"] for r in rest} == {UNHELD}  # the server's validation and test part
+
+
+@pytest.mark.parametrize("strategy", ["FedAvg", "LocalOnly"])
+def test_molecules_that_nobody_has_measured(run, tmp_path, strategy):
+    """``predict_files``: the trained model meets a new table, without labels and clients."""
+    (tmp_path / "sites").mkdir()
+    for site in ("beta", "alpha"):
+        rows = "".join(f"{site[0]}{i},{'C' * i}O,{i / 2}\n" for i in range(1, 11))
+        (tmp_path / "sites" / f"{site}.csv").write_text("code,smiles,logS\n" + rows)
+    (tmp_path / "new.csv").write_text("smiles;code\nCCN;n1\nno;n2\nCCCCO;n3\n")
+    options = ("--federation.strategy", f"fl_lightning.strategies.{strategy}", "--data.init_args.client_holdout=0.5",
+               "--data.init_args.normalize_labels=true")  # fmt: skip
+    rows = run(MOLECULES, *options, new=("--data.init_args.predict_files", "new.csv"))
+    models = ["global"] if strategy == "FedAvg" else ["client alpha", "client beta"]
+    assert [(r["id"], r["model"]) for r in rows] == [
+        *(("n1", m) for m in models), ("n2", ""), *(("n3", m) for m in models)]  # fmt: skip
+    assert {r["client"] for r in rows} == {""} and rows[len(models)]["reason"].startswith("invalid SMILES")
+    main(["predict", "--config", "own.yaml", *options])  # the same molecule in the sites' tables has the same value
+    known = {(r["id"], r["model"]): r for r in rows_of("runs/own/version_0/predictions.csv")}
+    for row in rows[-len(models) :]:
+        same = [known[name, row["model"]] for name in ("a4", "b4") if (name, row["model"]) in known]
+        assert all(float(r["prediction_logS"]) == pytest.approx(float(row["prediction_logS"]), rel=1e-4) for r in same)
+        assert same or strategy == "LocalOnly"
 
 
 def test_every_output_meets_its_id(tmp_path):
