@@ -109,7 +109,8 @@ class GraphCSVDataModule(GraphDataModule):
             if value not in choices:
                 raise ValueError(f"`data.init_args.{name}` must be one of {', '.join(choices)}, got {value!r}.")
         own = partition in ("column", "folder")
-        super().__init__(num_clients=num_clients, partition="random" if own else partition, **options)
+        super().__init__(num_clients=num_clients, partition="random" if own else partition,  # type: ignore[arg-type]
+                         **options)  # fmt: skip
         self.partition = partition  # type: ignore[assignment]
         self._folders = folders
         self._columns = NodeColumns(id_column, label_column, client_column, split_column,
@@ -172,7 +173,8 @@ class GraphCSVDataModule(GraphDataModule):
         columns = self._columns
         if self._features is not None:
             columns = replace(columns, features=())
-        return {name: read_nodes(path, columns, self._form, self.decimal) for name, path in paths.items()}
+        optional = len(paths) > 1  # a client may have no labels at all
+        return {name: read_nodes(path, columns, self._form, self.decimal, optional) for name, path in paths.items()}
 
     def _matrices(self, tables: dict[str, NodeTable], names: list[str]) -> list[sp.csr_matrix]:
         """Features of the nodes of each table, all in the same columns."""
@@ -389,7 +391,8 @@ def _joined(table: NodeTable, other: NodeTable) -> sp.csr_matrix:
 
 def _as_csr(x: sp.csr_matrix) -> Tensor:
     x.sum_duplicates()
-    return csr_tensor(*(torch.from_numpy(np.ascontiguousarray(part)) for part in (x.indptr, x.indices, x.data)), x.shape)
+    indptr, indices, values = (torch.from_numpy(np.ascontiguousarray(part)) for part in (x.indptr, x.indices, x.data))
+    return csr_tensor(indptr, indices, values, x.shape)
 
 
 def _degree_features(pairs: Tensor, num_nodes: int) -> Tensor:

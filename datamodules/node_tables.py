@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,9 @@ class NodeTable:
     notices: list[str] = field(default_factory=list)
 
 
-def read_nodes(path: Path, columns: NodeColumns, form: TableFormat, decimal: str | None) -> NodeTable:
+def read_nodes(
+    path: Path, columns: NodeColumns, form: TableFormat, decimal: str | None, label_optional: bool = False
+) -> NodeTable:
     """Read a table of nodes.
 
     A row without an id, with an id that an earlier row has, with a feature that is blank or no number, or with another
@@ -76,6 +78,7 @@ def read_nodes(path: Path, columns: NodeColumns, form: TableFormat, decimal: str
         columns: Which column is what.
         form: How CSV is written.
         decimal: ``.``, ``,`` or ``None`` to find out.
+        label_optional: A file without the column of labels has nodes that are not labelled.
 
     Raises:
         ValueError: No such column, a label that is a measurement, a split of another name; the file is no table.
@@ -84,8 +87,13 @@ def read_nodes(path: Path, columns: NodeColumns, form: TableFormat, decimal: str
                "data.init_args.client_column": columns.client, "data.init_args.split_column": columns.split}  # fmt: skip
     needed = {option: name for option, name in options.items() if name is not None}
     needed |= {f"data.init_args.features[{place}]": name for place, name in enumerate(columns.features or ())}
+    if label_optional:
+        needed.pop("data.init_args.label_column", None)
     table = Table(path, form, needed)
     notices = list(table.notices)
+    if columns.label is not None and columns.label not in table.columns:
+        notices.append(f"`{path}` has no column {columns.label!r}: its nodes are not labelled.")
+        columns = replace(columns, label=None)
     candidates = [name for name in table.columns if name not in columns.named]
     names = list(columns.features) if columns.features is not None else None
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datamodules.molecules.sdf import block_values, sdf_blocks
+from datamodules.molecules.parallel import map_chunks
+from datamodules.molecules.sdf import sdf_blocks, values_of
 from datamodules.table_scan import scan
 from datamodules.tables import Table, TableFormat, decimal_mark, parse_numbers
 
@@ -24,6 +25,7 @@ class MoleculeFile:
         name: Name of its client, where each file is one.
         columns: Texts of the columns that were asked for, R each.
         size: R.
+        all_columns: Names of all columns of the file.
         bad: Reason of rows that are no row of the table.
         blocks: Records, if it is an SDF file.
         notices: What was found out instead of given.
@@ -33,6 +35,7 @@ class MoleculeFile:
     name: str
     columns: dict[str, list[str]]
     size: int
+    all_columns: list[str]
     bad: dict[int, str] = field(default_factory=dict)
     blocks: list[str] | None = None
     notices: list[str] = field(default_factory=list)
@@ -81,7 +84,14 @@ def client_names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def read_file(path: Path, name: str, form: TableFormat, needed: dict[str, str], optional: Sequence[str] | None) -> MoleculeFile:
+def read_file(
+    path: Path,
+    name: str,
+    form: TableFormat,
+    needed: dict[str, str],
+    optional: Sequence[str] | None,
+    workers: int | None = None,
+) -> MoleculeFile:
     """Read one file.
 
     Args:
@@ -90,19 +100,22 @@ def read_file(path: Path, name: str, form: TableFormat, needed: dict[str, str], 
         form: How CSV is written.
         needed: Columns that must be there, by the option that names them.
         optional: Columns to read if they are there; ``None`` = all.
+        workers: Processes that read SDF, see ``map_chunks``.
     """
     if is_sdf(path):
-        return _read_sdf(path, name, needed, optional)
+        return _read_sdf(path, name, needed, optional, workers)
     table = Table(path, form, needed)
     names = [n for n in table.columns if optional is None or n in optional]
     chunk = table.read(list(dict.fromkeys([*needed.values(), *names])))
-    return MoleculeFile(path, name, chunk.columns, chunk.size, chunk.bad, None, list(table.notices))
+    return MoleculeFile(path, name, chunk.columns, chunk.size, table.columns, chunk.bad, None, list(table.notices))
 
 
-def _read_sdf(path: Path, name: str, needed: dict[str, str], optional: Sequence[str] | None) -> MoleculeFile:
+def _read_sdf(
+    path: Path, name: str, needed: dict[str, str], optional: Sequence[str] | None, workers: int | None
+) -> MoleculeFile:
     scan(path, "latin-1")                                   # any byte is text there: only what is no text at all is refused
     blocks = list(sdf_blocks(path))
-    records = [block_values(block) for block in blocks]
+    records = [values for part in map_chunks(values_of, blocks, workers, "reading tags") for values in part]
     tags = list(dict.fromkeys(tag for record in records for tag in record))
     for option, column in needed.items():
         if column not in tags:
@@ -110,7 +123,7 @@ def _read_sdf(path: Path, name: str, needed: dict[str, str], optional: Sequence[
                              f"{', '.join(map(repr, tags))} (`name` is a record's first line).")
     names = [tag for tag in tags if (optional is None and tag != "name") or tag in (optional or ())]
     columns = {tag: [record.get(tag, "") for record in records] for tag in dict.fromkeys([*needed.values(), *names])}
-    return MoleculeFile(path, name, columns, len(blocks), {}, blocks)
+    return MoleculeFile(path, name, columns, len(blocks), tags, {}, blocks)
 
 
 def numeric_columns(file: MoleculeFile, besides: Sequence[str], decimal: str | None) -> list[str]:

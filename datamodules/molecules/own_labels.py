@@ -30,6 +30,11 @@ def agreed_tasks(found: Mapping[str, Sequence[str]]) -> list[str]:
     return list(tasks.values())
 
 
+def other_spelling(task: str, columns: Sequence[str]) -> str | None:
+    """The column that is this task written in another way (``logS`` and ``log_s``), if there is one."""
+    return next((name for name in columns if name != task and _folded(name) == _folded(task)), None)
+
+
 def _folded(name: str) -> str:
     return re.sub(r"[\W_]+", "", name).lower() or name
 
@@ -50,15 +55,15 @@ def guess_task(y: np.ndarray, owner: Sequence[str], names: Sequence[str]) -> tup
     clients = sorted(set(owner))
     index = {client: number for number, client in enumerate(clients)}
     number = np.array([index[client] for client in owner], dtype=np.int64)
-    for task, name in enumerate(names):
-        has = np.bincount(number, known[:, task], minlength=len(clients)) > 0
-        other = np.bincount(number, ~binary[:, task], minlength=len(clients)) > 0
+    for place, name in enumerate(names):
+        has = np.bincount(number, known[:, place], minlength=len(clients)) > 0
+        other = np.bincount(number, ~binary[:, place], minlength=len(clients)) > 0
         if other.any() and 2 * other.sum() < has.sum():
             odd = clients[int(other.argmax())]
-            row = np.flatnonzero((number == index[odd]) & ~binary[:, task])[0]
+            row = np.flatnonzero((number == index[odd]) & ~binary[:, place])[0]
             raise ValueError(
                 f"Task `{name}` has the labels 0 and 1 at {int(has.sum() - other.sum())} of {int(has.sum())} clients, but "
-                f"client {odd!r} has others ({y[row, task]:g}). Correct them, or set `data.init_args.task: regression` (or "
+                f"client {odd!r} has others ({y[row, place]:g}). Correct them, or set `data.init_args.task: regression` (or "
                 "`classification`) if you know better.")
     task = "classification" if binary.all() else "regression"
     why = "all labels are 0 or 1" if task == "classification" else "there are labels other than 0 and 1"

@@ -15,7 +15,7 @@ import numpy as np
 
 from datamodules.molecules.datamodule import MoleculeDataModule
 from datamodules.molecules.own_files import MoleculeFile, client_names, find_files, is_sdf, numeric_columns, read_file
-from datamodules.molecules.own_labels import agreed_tasks, guess_task, scale_findings, units_of
+from datamodules.molecules.own_labels import agreed_tasks, guess_task, other_spelling, scale_findings, units_of
 from datamodules.molecules.sdf import geometry_set, read_records
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, usable_rows
 from datamodules.report import finding
@@ -87,7 +87,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
             raise ValueError("`data.init_args.partition: file` makes each file a client: leave out "
                              "`data.init_args.client_column`.")
         own = partition in ("file", "column")
-        super().__init__(partition="column" if own else partition,
+        super().__init__(partition="column" if own else partition,  # type: ignore[arg-type]
                          client_column=OWNER if partition == "file" else client_column, **options)
         self.by_file, self.named_client_column = partition == "file", client_column
         if own:
@@ -170,7 +170,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         for option, column in (("id_column", self.id_column), ("client_column", client)):
             if column is not None:
                 needed[f"data.init_args.{option}"] = column
-        return read_file(path, name, self._form, needed, optional)
+        return read_file(path, name, self._form, needed, optional, self.featurise_workers)
 
     def _tasks(self, files: Sequence[MoleculeFile]) -> list[str]:
         if self.targets is not None:
@@ -181,6 +181,11 @@ class MoleculeCSVDataModule(MoleculeDataModule):
                     raise ValueError(f"`data.init_args.targets` names {task!r}, but no file has such a column: "
                                      f"{', '.join(str(file.path) for file in files[:5])}. Leave `targets` out to see which "
                                      "columns of numbers there are.")
+                for file in files:
+                    spelling = None if task in file.columns else other_spelling(task, file.all_columns)
+                    if spelling is not None:
+                        raise ValueError(f"client {file.name!r} has no column {task!r} but {spelling!r}: rename it in "
+                                         f"`{file.path}`, or leave it out there.")
             return list(self.targets)
         besides = [self.smiles_column, *filter(None, (self.id_column, self.named_client_column))]
         tasks = agreed_tasks({file.name: numeric_columns(file, besides, self.decimal) for file in files})

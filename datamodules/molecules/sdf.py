@@ -111,8 +111,8 @@ def read_records(blocks: Sequence[str], num_workers: int | None = None, cache_di
     """Parse the records of :func:`sdf_blocks`; arguments as for ``encode_table``."""
     arrays = cached(cache_dir, content_key("sdf", "", blocks), lambda: _concatenate(map_chunks(
         encode_blocks, blocks, num_workers, "reading SDF")))
-    strings = {name: unpack_strings(arrays[name]) for name in ("canonical", "scaffold", "reason")}
-    return Records(**{name: arrays[name] for name in ("atom_count", "num_fragments", "z", "pos")}, **strings)
+    canonical, scaffold, reason = (unpack_strings(arrays[name]) for name in ("canonical", "scaffold", "reason"))
+    return Records(arrays["atom_count"], arrays["num_fragments"], arrays["z"], arrays["pos"], canonical, scaffold, reason)
 
 
 def geometry_set(records: Records, rows: np.ndarray, y: np.ndarray, task_names: Sequence[str], units: Sequence[str],
@@ -135,6 +135,11 @@ def geometry_set(records: Records, rows: np.ndarray, y: np.ndarray, task_names: 
         packed=everything.select(rows), canonical=[records.canonical[row] for row in rows],
         scaffold=[records.scaffold[row] for row in rows], num_fragments=records.num_fragments[rows],
         task_names=list(task_names), units=list(units), dropped_rows=dropped, columns=columns)
+
+
+def values_of(blocks: Sequence[str]) -> list[dict[str, str]]:
+    """:func:`block_values` of a few records; runs in a worker process."""
+    return [block_values(block) for block in blocks]
 
 
 def block_values(block: str) -> dict[str, str]:

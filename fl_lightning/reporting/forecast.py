@@ -23,6 +23,7 @@ from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.sampling import number_of_participants
 from fl_lightning.schema import agreed_schema
 from fl_lightning.settings import FederationSettings
+from fl_lightning.strategies.fedavg import FedAvg
 
 
 def forecast(
@@ -46,10 +47,11 @@ def forecast(
         ValueError: What the run itself would refuse before round 1.
     """
     clients = list(datamodule.client_datamodules())
-    module, strategy = copy.deepcopy(module), copy.deepcopy(settings.strategy)
+    module, strategy = copy.deepcopy(module), copy.deepcopy(settings.strategy or FedAvg())
     schema = agreed_schema(datamodule, clients)
-    if hasattr(module, "build") and schema is not None:
-        module.build(schema)
+    build: Any = getattr(module, "build", None)
+    if build is not None and schema is not None:
+        build(schema)
     entries = Entries(module, (*settings.private, *getattr(module, "private_entries", ())))
     strategy.check(module, clients, datamodule)
     strategy.start(entries.get(entries.shared), entries.private)
@@ -57,7 +59,8 @@ def forecast(
     chosen = number_of_participants(settings.clients_per_round, len(clients))
     downloads = [strategy.download(client).tensors for client in range(len(clients))]
     down = sum(map(nbytes, downloads)) / len(clients) * chosen
-    up = sum(nbytes({n: t for n, t in d.items() if t.is_floating_point()}) for d in downloads) / len(clients) * chosen
+    floats = [{n: t for n, t in tensors.items() if t.is_floating_point()} for tensors in downloads]
+    up = sum(map(nbytes, floats)) / len(clients) * chosen
     asked = sum(nbytes(strategy.evaluation(client).tensors) for client in range(len(clients)))
     evaluations = math.ceil(settings.num_rounds / settings.check_val_every_n_rounds) + 2
     model = nbytes(module.state_dict())

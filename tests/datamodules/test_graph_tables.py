@@ -100,6 +100,19 @@ def test_a_client_with_other_columns_is_named(tmp_path):
         own(tmp_path, features="x.npz")
 
 
+def test_a_client_without_the_column_of_labels_is_unlabelled(tmp_path):
+    for client, column in (("north", "label"), ("south", "remark")):
+        (tmp_path / client).mkdir()
+        (tmp_path / client / "nodes.csv").write_text(f"id,f,{column}\n1,1,x\n2,2,y\n")
+        (tmp_path / client / "edges.csv").write_text("source,target\n1,2\n")
+    data = own(tmp_path, features=["f"])
+    assert data.data.y.tolist() == [0, 1, -1, -1] and any("its nodes are not labelled" in note for note in data.notices)
+    kinds = {(f["kind"], f["client"]) for f in data.report()["findings"]}
+    assert {("missing_classes", 1), ("no_train_nodes", 1), ("unlabeled_nodes", 1)} <= kinds
+    with pytest.raises(ValueError, match="`data.init_args.label_column` is 'label', but .* has no such column"):
+        own(tmp_path / "south", features=["f"], num_clients=1)
+
+
 def test_features_from_files_and_from_degrees(folder):
     wanted = own(folder).data.x
     x = sp.csr_matrix(wanted.numpy())

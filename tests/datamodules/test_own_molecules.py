@@ -75,6 +75,8 @@ def test_sites_that_name_a_task_in_two_ways_are_told(sites):
     (sites / "c.csv").write_text("smiles,code,TOX\nCC,1,1\n")
     with pytest.raises(ValueError, match="client 'c' calls a task 'TOX', which others call 'tox': rename"):
         ready(files=str(sites), **ALL)
+    with pytest.raises(ValueError, match="client 'c' has no column 'tox' but 'TOX': rename it in .*c.csv"):
+        ready(files=str(sites), targets=["tox"], **ALL)
     assert agreed_tasks({"a": ["y", "z 1"], "b": ["z 1", "w"]}) == ["y", "z 1", "w"]
     with pytest.raises(ValueError, match="client 'b' calls a task 'Z_1', which others call 'z 1'"):
         agreed_tasks({"a": ["z 1"], "b": ["Z_1"]})
