@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import yaml
+from tqdm import tqdm
 
 from fl_lightning.cli import FederatedCLI
 from fl_lightning.comparison.plan import Cell
@@ -100,6 +101,7 @@ def run_cell(job: dict[str, Any]) -> None:
     fcntl.flock(lock, fcntl.LOCK_EX)  # a process of a killed comparison may still be ending
     begin = os.path.getsize(job["log"])
     torch.set_num_threads(1)
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process would leave behind
     sys.argv = ["fl-lightning"]
     try:
         CellCLI(job)

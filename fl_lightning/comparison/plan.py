@@ -19,7 +19,10 @@ from fl_lightning.comparison.changes import load_yaml, merged, nested
 
 LOCAL, CENTRAL = "LocalOnly", "Central"
 BASELINES: dict[str, dict[str, Any]] = {
-    LOCAL: {"federation.strategy": {"class_path": "fl_lightning.strategies.LocalOnly"}},
+    LOCAL: {
+        "federation.strategy": {"class_path": "fl_lightning.strategies.LocalOnly"},
+        "federation.clients_per_round": 1.0,  # alone, nobody waits for its turn
+    },
     CENTRAL: {},  # `--federation null`, see Cell.central
 }
 # Every cell is one process with one thread and no live view; the same bits as with worker processes.

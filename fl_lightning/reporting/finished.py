@@ -9,7 +9,7 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ class Run:
     seed: int
     results: dict[str, Any]
     data_file: Path | None = None
-    config: dict[str, Any] = field(default_factory=dict)
 
     @property
     def metric(self) -> str:
@@ -225,22 +224,23 @@ def _label(loose: Sequence[tuple[Path, dict[str, Any]]], problems: list[str]) ->
     facts = [_data_facts(config) for config in configs]
     values = {k: {repr(f[k]) for f in facts if k in f} for f in facts for k in f}
     differing = sorted((k for k, found in values.items() if len(found) > 1), key=lambda k: (k != "data", k))
+    labelled = [
+        Run(folder, {k: str(fact.get(k, "-")) for k in differing}, _method(config, results), results["seed"], results)
+        for (folder, results), config, fact in zip(loose, configs, facts, strict=True)
+    ]
+    names: dict[tuple, set[str]] = {}
+    for run in labelled:
+        names.setdefault((*run.setting.values(), run.method, run.seed), set()).add(run.results.get("name"))
+    # Where runs differ in their name only, all runs of the method bear it.
+    several = {method for (*_, method, _), found in names.items() if len(found) > 1}
     runs: dict[tuple, Run] = {}
-    for (folder, results), config, fact in zip(loose, configs, facts, strict=True):
-        setting = {k: str(fact.get(k, "-")) for k in differing}
-        run = Run(folder, setting, _method(config, results), results["seed"], results, config=config)
-        key = (tuple(setting.items()), run.method, run.seed)
-        if key in runs:  # the same place: tell them apart by the run's name, else the newest counts
-            old = runs[key]
-            if old.results.get("name") != results.get("name"):
-                run.method = f"{run.method} ({results.get('name')})"
-                key = (key[0], run.method, run.seed)
-            else:
-                older, newer = sorted((old, run), key=lambda r: (r.folder / "results.json").stat().st_mtime)
-                problems.append(
-                    f"`{older.folder}` left out: `{newer.folder}` is a newer run of the same method, setting and seed."
-                )
-                run = newer
+    for run in labelled:
+        if run.method in several:
+            run.method = f"{run.method} ({run.results.get('name')})"
+        key = (*run.setting.values(), run.method, run.seed)
+        if key in runs:
+            older, run = sorted((runs[key], run), key=lambda r: (r.folder / "results.json").stat().st_mtime)
+            problems.append(f"`{older.folder}` left out: `{run.folder}` is a newer run of this method, setting and seed.")
         runs[key] = run
     return list(runs.values())
 

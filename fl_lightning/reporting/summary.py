@@ -77,6 +77,10 @@ def summarise_runs(runs: Sequence[Run], score: str = "auto", reference: str | No
         chosen = reference if reference in own.methods else next(iter(own.federated()), next(iter(own.methods)))
         for method in own.methods:
             summary.table.append(_method_row(own, method, chosen, summary.notes))
+        if len({frozenset(by_seed) for by_seed in own.methods.values()}) > 1:
+            summary.notes.append(
+                f"{label(own)}: not every method has every seed; compare by the paired differences, not the means."
+            )
         for a, b in itertools.combinations(own.methods, 2):
             summary.differences.append(_difference_row(own, a, b))
         for method in own.federated():

@@ -46,6 +46,7 @@ def test_cells_are_methods_in_settings_with_seeds_and_both_baselines(plan):
     assert last.central and last.config["data"]["init_args"] == {"root": "data", "name": "CS", "num_clients": 5, "seed": 7}
     assert last.config["seed_everything"] == 7 and last.config["federation"]["num_rounds"] == 30  # tells central how long
     assert cells[1].config["federation"]["strategy"] == {"class_path": "fl_lightning.strategies.LocalOnly"}
+    assert cells[1].config["federation"]["clients_per_round"] == 1.0  # alone, every client trains in every round
     assert all(c.config["federation"]["engine"] == {"class_path": "fl_lightning.engine.InProcess"} for c in cells)
 
 

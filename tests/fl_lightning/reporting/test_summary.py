@@ -111,6 +111,11 @@ def test_undefined_scores_are_left_out_and_counted(tmp_path):
     assert summary.notes == ["A: the score is undefined in 1 of 3 runs; left out."]
 
 
+def test_a_missing_seed_is_said(tmp_path):
+    summary = summarise_runs([make(tmp_path, "A", 0), make(tmp_path, "A", 1), make(tmp_path, "B", 1)])
+    assert summary.notes == ["all runs: not every method has every seed; compare by the paired differences, not the means."]
+
+
 def test_csv_has_every_digit_and_html_the_same_cells(tmp_path):
     rows = summarise_runs(study(tmp_path)).table
     back = list(csv.DictReader(io.StringIO(formats.to_csv(rows))))
