@@ -226,6 +226,10 @@ class LitGraphModule(LightningModule):
         """Called by a federation before each local fit (rounds count from 0); a stock Trainer never calls it."""
         self.objective.on_round_start(self, round, num_rounds)
 
+    def pictures(self) -> dict[str, list[int]]:
+        """The objective's histograms of the last local fit; a federation sends them along with the metrics."""
+        return self.objective.pictures()
+
     def private_state(self) -> dict[str, Tensor]:
         """What the objective remembers between rounds; never leaves the client."""
         return self.objective.state()

@@ -33,6 +33,7 @@ class PackedMolecules:
         nodes: Per-atom tensors ``(N, ...)``: ``atom`` (row of ``atom_table``) and/or ``z``, ``pos``.
         edges: Per-edge tensors, edge last: ``ends`` (source and target, as atom numbers within the molecule) ``(2, E)``
             and ``code`` ``(E,)``.
+        scaffold: Scaffold group of each molecule, int64 ``(M,)``, if known.
     """
 
     y: Tensor
@@ -42,6 +43,7 @@ class PackedMolecules:
     atom_table: Tensor
     nodes: dict[str, Tensor] = field(default_factory=dict)
     edges: dict[str, Tensor] = field(default_factory=dict)
+    scaffold: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.sample_id)
@@ -50,10 +52,10 @@ class PackedMolecules:
         """The molecules at ``indices`` as one PyG batch.
 
         Returns:
-            ``y`` float ``(B, T)``, ``sample_id`` ``(B,)``, ``batch``, ``ptr``; with bonds ``x`` float ``(n, 74)``,
-            ``edge_index`` int64 ``(2, e)``, ``edge_attr`` float ``(e, 13)``, ``edge_type`` int64 ``(e,)`` (the bond
-            code), ``environment`` int64 ``(n, 4)`` (``atom_environments``); with geometry ``z`` int64 ``(n,)`` and ``pos``
-            float ``(n, 3)`` in angstrom.
+            ``y`` float ``(B, T)``, ``sample_id`` ``(B,)``, ``scaffold`` ``(B,)`` if known, ``batch``, ``ptr``; with bonds
+            ``x`` float ``(n, 74)``, ``edge_index`` int64 ``(2, e)``, ``edge_attr`` float ``(e, 13)``, ``edge_type``
+            int64 ``(e,)`` (the bond code), ``environment`` int64 ``(n, 4)`` (``atom_environments``); with geometry ``z``
+            int64 ``(n,)`` and ``pos`` float ``(n, 3)`` in angstrom.
         """
         chosen = torch.as_tensor(indices, dtype=torch.long)
         atom, owner, ptr = _gather(self.node_ptr, chosen)
@@ -70,12 +72,13 @@ class PackedMolecules:
         if "pos" in self.nodes:
             values["z"] = self.nodes["z"].index_select(0, atom).long()
             values["pos"] = self.nodes["pos"].index_select(0, atom)
-        batch = Batch(**values, y=self.y.index_select(0, chosen), sample_id=self.sample_id.index_select(0, chosen),
-                      batch=owner, ptr=ptr)
+        each = {"y": self.y, "sample_id": self.sample_id} | ({} if self.scaffold is None else {"scaffold": self.scaffold})
+        each = {name: value.index_select(0, chosen) for name, value in each.items()}
+        batch = Batch(**values, **each, batch=owner, ptr=ptr)
         size = len(chosen)
         batch._num_graphs = size
         one_each, none = torch.arange(size + 1), torch.zeros(size, dtype=torch.long)
-        batch._slice_dict = {name: slices.get(name, ptr) for name in values} | {"y": one_each, "sample_id": one_each}
+        batch._slice_dict = {name: slices.get(name, ptr) for name in values} | dict.fromkeys(each, one_each)
         batch._inc_dict = dict.fromkeys(batch._slice_dict, none) | ({"edge_index": ptr[:-1]} if slices else {})
         return batch
 
@@ -89,6 +92,7 @@ class PackedMolecules:
         atom, _, node_ptr = _gather(self.node_ptr, chosen)
         edge, _, edge_ptr = _gather(self.edge_ptr, chosen)
         return replace(self, y=self.y[chosen], sample_id=self.sample_id[chosen], node_ptr=node_ptr, edge_ptr=edge_ptr,
+                       scaffold=None if self.scaffold is None else self.scaffold[chosen],
                        nodes={name: value[atom] for name, value in self.nodes.items()},
                        edges={name: value[..., edge] for name, value in self.edges.items()})
 

@@ -158,7 +158,9 @@ class ClientHalf:
         metrics = client.train()
         if self.personal:
             client.remember()
-        return Payload(self.reply_tensors(client), {"num_samples": num_samples, "metrics": _json(metrics)})
+        values = {"num_samples": num_samples, "metrics": _json(metrics)}
+        pictures = client.module.pictures() if hasattr(client.module, "pictures") else {}
+        return Payload(self.reply_tensors(client), {**values, "pictures": pictures} if pictures else values)
 
     def reply_tensors(self, client: Client) -> dict[str, Tensor]:
         """What a client uploads after training."""

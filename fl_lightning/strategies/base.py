@@ -6,11 +6,12 @@ overrides these two, or the whole `round` if its protocol has more steps. It kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
+import torch
 from torch import Tensor
 
 from fl_lightning.engine.client import ClientHalf
@@ -39,8 +40,10 @@ class Strategy:
     Attributes:
         personal: Every client has a model of its own; there is no global one.
         carry_optimizer_state: Whether clients keep their optimiser's state between rounds unless the user says otherwise.
+        histograms: Of the last round, summed over clients: counts of equal bins from 0 to 1, by name.
     """
 
+    histograms: Mapping[str, list[int]] = {}
     personal: bool = False
     carry_optimizer_state: bool = False
 
@@ -81,6 +84,7 @@ class Strategy:
         """
         replies = federation.call("fit", {client: self.download(client) for client in clients}, round)
         trained = {client: reply for client, reply in replies.items() if reply.values["num_samples"] > 0}
+        self.histograms = summed_counts(reply.values.get("pictures", {}) for reply in trained.values())
         if trained:  # else every participant has nothing to train on: the model stays
             self.aggregate(federation, round, trained)
         return {client: reply.values["metrics"] for client, reply in trained.items()}
@@ -115,7 +119,24 @@ class Strategy:
         return {}
 
     def log_round(self, logger: Any, round: int) -> None:
-        """Write the method's own pictures to a TensorBoard ``SummaryWriter``; nothing by default."""
+        """Write the round's pictures to a TensorBoard ``SummaryWriter``; by default the clients' histograms, summed."""
+        for name, counts in self.histograms.items():
+            logger.add_histogram(f"train/{name}", as_samples(counts), round, bins=len(counts))
 
     def log_phase(self, logger: Any, name: str, step: int) -> None:
         """The same after each step of a phase."""
+
+
+def summed_counts(pictures: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    """Histograms of all clients as one, bin by bin."""
+    result: dict[str, list[int]] = {}
+    for client in pictures:
+        for name, counts in client.items():
+            result[name] = [a + b for a, b in zip(result.get(name, [0] * len(counts)), counts, strict=True)]
+    return result
+
+
+def as_samples(counts: Sequence[int]) -> Tensor:
+    """A histogram of equal bins from 0 to 1 as that many samples in the middle of each bin."""
+    middles = (torch.arange(len(counts)) + 0.5) / len(counts)
+    return torch.repeat_interleave(middles, torch.tensor(counts))

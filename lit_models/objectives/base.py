@@ -31,6 +31,10 @@ class Objective:
     def on_train_end(self, module: LitGraphModule) -> None:
         """Local training ended: ``module`` holds the weights to be sent. Drop what is not needed in the next round."""
 
+    def pictures(self) -> dict[str, list[int]]:
+        """Histograms of the last local fit for TensorBoard, name -> counts of equal bins from 0 to 1; they are sent."""
+        return {}
+
     def state(self) -> dict[str, Tensor]:
         """What must survive until the client's next round (private to the client). Tensors only, cloned."""
         return {}

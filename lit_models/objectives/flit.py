@@ -105,7 +105,7 @@ class FLIT(Reweighted):
             return masked_mean(losses.loss, losses.mask)
         global_loss = self.received(losses.ids)["loss"]
         self.observe(module, {"less_sure": (losses.loss > global_loss).float()}, losses.mask)
-        factor = self.factors(module, losses, uncertainty(losses.loss, global_loss))
+        factor = self.factors(module, batch, losses, uncertainty(losses.loss, global_loss))
         return masked_mean(factor * losses.loss, losses.mask)
 
 
@@ -163,7 +163,7 @@ class FLITPlus(FLIT):
         omega = uncertainty_plus(losses.loss, received["loss"], delta, global_delta, self.lam, self.variant)
         less_sure = losses.loss + self.lam * delta > received["loss"] + self.lam * global_delta
         self.observe(module, {"less_sure": less_sure.float(), "vat": delta}, losses.mask)
-        factor = self.factors(module, losses, omega)
+        factor = self.factors(module, batch, losses, omega)
         loss = masked_mean(factor * losses.loss, losses.mask)
         return loss + self.c * masked_mean(factor * delta, losses.mask) if self.c else loss
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lit_models.objectives.base import masked_mean
 from lit_models.objectives.warm_up import WarmUp
+from lit_models.objectives.weight_histogram import group_histogram
 
 if TYPE_CHECKING:
     from lit_models.base import LitGraphModule, SampleLosses
@@ -61,6 +62,7 @@ class Reweighted(WarmUp):
         warmup_rounds: First rounds with the plain mean.
 
     Logs ``train/weight`` (mean omega, normalised) and ``train/lr_factor`` (mean factor: by how much the steps shrink).
+    Where batches say the ``scaffold`` of each sample, `pictures` has a histogram of the scaffolds' mean factors.
     """
 
     def __init__(self, gamma: float = 0.5, beta: float = 0.8, detach_weight: bool = False,
@@ -70,16 +72,26 @@ class Reweighted(WarmUp):
         self.check("beta", beta, 0 <= beta < 1, "at least 0 and below 1")
         self.gamma, self.beta, self.detach_weight = gamma, beta, detach_weight
         self.average: Tensor | None = None
+        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._histogram: list[int] = []
 
     def on_train_start(self, module: LitGraphModule) -> None:
         super().on_train_start(module)
         self.average = None
+        self._seen, self._histogram = [], []
 
     def on_train_end(self, module: LitGraphModule) -> None:
         super().on_train_end(module)
         self.average = None
+        self._histogram = group_histogram(self._seen) if self._seen else []
+        self._seen = []
 
-    def factors(self, module: LitGraphModule, losses: SampleLosses, omega: Tensor, normalise: bool = True) -> Tensor:
+    def pictures(self) -> dict[str, list[int]]:
+        return {"weight_by_scaffold": self._histogram} if self._histogram else {}
+
+    def factors(
+        self, module: LitGraphModule, batch: Any, losses: SampleLosses, omega: Tensor, normalise: bool = True
+    ) -> Tensor:
         """One factor for each sample and task, ``(S, T)``; moves the average on."""
         omega = omega.to(torch.promote_types(omega.dtype, torch.float32))  # eps is nothing in half precision
         if normalise:
@@ -87,6 +99,9 @@ class Reweighted(WarmUp):
             omega = normalised(omega, self.average)
         factor = focal_factor(omega, self.gamma)
         self.observe(module, {"weight": omega, "lr_factor": factor}, losses.mask)
+        scaffold = getattr(batch, "scaffold", None)
+        if scaffold is not None:
+            self._seen.append((scaffold, factor.detach(), losses.mask))
         return factor.detach() if self.detach_weight else factor
 
 
@@ -109,5 +124,5 @@ class FedFocal(Reweighted):
         losses = module.losses(module(batch), batch)
         if self.warming_up:
             return masked_mean(losses.loss, losses.mask)
-        factor = self.factors(module, losses, losses.loss, self.normalise)
+        factor = self.factors(module, batch, losses, losses.loss, self.normalise)
         return masked_mean(factor * losses.loss, losses.mask)

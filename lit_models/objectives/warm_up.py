@@ -99,6 +99,9 @@ class AddedTerm(WarmUp):
         super().on_train_end(module)
         self.base.on_train_end(module)
 
+    def pictures(self) -> dict[str, list[int]]:
+        return self.base.pictures()
+
     def state(self) -> dict[str, Tensor]:
         return {f"base/{name}": tensor for name, tensor in self.base.state().items()}
 

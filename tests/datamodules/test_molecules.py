@@ -125,7 +125,7 @@ def test_qm9_equals_pyg(cache, tmp_path):
     torch.testing.assert_close(packed.y, theirs.y[:, [0, 1, 2, 3, 4, 5, 6, 12, 13, 14, 15, 11]])
     assert torch.equal(packed.nodes["z"].long(), theirs.z) and torch.equal(packed.nodes["pos"], theirs.pos)
     batch = next(iter(data.client_datamodules()[0].train_dataloader()))
-    assert sorted(batch.keys()) == ["batch", "pos", "ptr", "sample_id", "y", "z"]
+    assert sorted(batch.keys()) == ["batch", "pos", "ptr", "sample_id", "scaffold", "y", "z"]
     assert batch.y.shape == (64, 12) and batch.z.dtype == torch.int64
     one = theirs[int(batch.sample_id[3])]
     assert torch.equal(batch.pos[batch.batch == 3], one.pos) and torch.equal(batch.z[batch.batch == 3], one.z)

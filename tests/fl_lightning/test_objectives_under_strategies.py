@@ -74,3 +74,31 @@ def test_fedprox_under_fedsage_plus(tmp_path):
     assert not differ(results[None][0], results[0.0][0])  # mu = 0 is FedSage+ itself, bit for bit
     assert all(metrics["train/proximal"] > 0 for metrics in results[1.0][1].values())
     assert 0 < moved(results[1000.0][0]) < moved(results[1.0][0]) < moved(results[0.0][0])
+
+
+def test_weights_by_scaffold_reach_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from datamodules import ChEMBLDataModule
+    from fl_lightning import FedAvg
+    from lit_models import GINMolecule, LitMoleculePredictor
+
+    sent = {}
+
+    class Watches(FedAvg):
+        def aggregate(self, federation, round, replies):
+            sent[round] = [reply.values.get("pictures") for reply in replies.values()]
+            super().aggregate(federation, round, replies)
+
+    data = ChEMBLDataModule(num_clients=2, cache_dir=str(tmp_path))
+    fed = federate(
+        tmp_path, lambda: LitMoleculePredictor(GINMolecule(8), FLIT()), data, strategy=Watches(),
+        num_rounds=2, trainer={"max_epochs": 1, "logger": True},
+    )  # fmt: skip
+    assert sent[0] == [None, None]  # warm-up: nothing is weighted, nothing is sent
+    scaffolds = [len(client.part("train").molecules.scaffold.unique()) for client in data.client_datamodules()]
+    assert [sum(pictures["weight_by_scaffold"]) for pictures in sent[1]] == scaffolds
+    events = EventAccumulator(str(fed.run_dir)).Reload()
+    (drawn,) = events.Histograms("train/weight_by_scaffold")
+    assert drawn.step == 1 and drawn.histogram_value.num == sum(scaffolds)
+    assert 0 < drawn.histogram_value.min < drawn.histogram_value.max < 1
