@@ -24,11 +24,22 @@ from datamodules.graph import STAGES, GraphDataModule
 from datamodules.link_tables import UNKNOWN, Links, describe_links, read_links
 from datamodules.node_tables import NodeColumns, NodeTable, read_matrix, read_nodes
 from datamodules.partition import Partition
-from datamodules.report import Finding, finding, label_counts
+from datamodules.report import Finding, finding, label_counts, with_remedies
 from datamodules.sparse import csr_tensor
 from datamodules.tables import TableFormat
 
 POLICIES = ("drop", "raise")
+# Where the owners are given.
+REMEDIES = {
+    "lost_edges": "The owners are given: FedSage+ generates the missing neighbours.",
+    "isolated_nodes": "The owners are given: FedSage+ generates missing neighbours.",
+    "no_edges": "The owners are given: FedSage+ generates missing neighbours.",
+    "one_node": "The owners are given: leave this one out, or nothing.",
+    "one_class": "The owners are given: a personalised strategy such as FED-PUB bears clients that differ.",
+    "no_train_nodes": "Label some of its nodes, or nothing: it is served and does not teach.",
+    "no_val_nodes": "Label more of its nodes, or nothing.",
+    "no_test_nodes": "Label more of its nodes, or nothing.",
+}
 log = logging.getLogger(__name__)
 
 
@@ -321,7 +332,10 @@ class GraphCSVDataModule(GraphDataModule):
         links = self._links
         counts = {"lines": links.lines, **self._link_counts, "unknown": links.num_unknown, "bad": links.num_bad,
                   "of_dropped_nodes": links.of_dropped}  # fmt: skip
-        report["findings"] = self._own_findings(report["labels"]) + report["findings"]
+        others = report["findings"]
+        if self.client_names:
+            others = with_remedies(others, REMEDIES)
+        report["findings"] = self._own_findings(report["labels"]) + others
         return {**report, "split": self._split_name, "client_names": self.client_names, "class_names": self.class_names,
                 "links": counts, "notices": self.notices}  # fmt: skip
 

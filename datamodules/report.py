@@ -17,6 +17,11 @@ def finding(kind: str, client: int | None, count: int, message: str, remedy: str
     return {"kind": kind, "client": client, "count": count, "message": message, "remedy": remedy}
 
 
+def with_remedies(findings: list[Finding], remedies: dict[str, str]) -> list[Finding]:
+    """The findings with other remedies for some kinds: where clients are given, no partitioner can be told to differ."""
+    return [{**found, "remedy": remedies.get(found["kind"], found["remedy"])} for found in findings]
+
+
 def label_counts(y: Tensor, num_classes: int) -> list[int]:
     """Number of nodes of each class; unlabeled nodes (-1) are not counted."""
     return torch.bincount(y[y >= 0], minlength=num_classes).tolist()

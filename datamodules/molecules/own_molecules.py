@@ -18,11 +18,18 @@ from datamodules.molecules.own_files import MoleculeFile, client_names, find_fil
 from datamodules.molecules.own_labels import agreed_tasks, guess_task, other_spelling, scale_findings, units_of
 from datamodules.molecules.sdf import geometry_set, read_records
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, usable_rows
-from datamodules.report import finding
+from datamodules.report import finding, with_remedies
 from datamodules.tables import TableFormat, decimal_mark, is_blank, parse_numbers
 
 METRICS = {"regression": ("rmse", "mae"), "classification": ("auroc",)}
 OWNER = "client"
+# Where the sites are given.
+REMEDIES = {
+    "scaffold_skew": "The sites are given: FLIT and personalised strategies bear clients that differ.",
+    "small_client": "A smaller `data.init_args.batch_size`, or nothing.",
+    "empty": "More rows for this site, or nothing: it is served and does not teach.",
+    "one_class": "The sites are given: the other sites teach the other class.",
+}
 log = logging.getLogger(__name__)
 
 
@@ -282,8 +289,9 @@ class MoleculeCSVDataModule(MoleculeDataModule):
             index = {name: number for number, name in enumerate(self._client_names)}
             owner = np.array([index[name] for name in molecules.columns[OWNER]])
             found += scale_findings(molecules.packed.y.numpy(), owner, self._client_names, molecules.task_names)
+        others = with_remedies(report["findings"], REMEDIES) if self.partition == "column" else report["findings"]
         return {**report, "partition": "file" if self.by_file else self.partition, "notices": self.notices,
-                "files": [str(path) for path in self.paths], "findings": found + report["findings"]}
+                "files": [str(path) for path in self.paths], "findings": found + others}
 
 
 def _origin(files: Sequence[MoleculeFile], ids: Sequence[str]) -> Callable[[int], dict[str, Any]]:

@@ -10,6 +10,7 @@ import matplotlib as mpl
 from fl_lightning.reporting.figures import COLOURS, HATCHES, Figure, _drawing, _legend, _svg
 from fl_lightning.reporting.forecast import readable
 from fl_lightning.reporting.formats import short
+from fl_lightning.reporting.inspection import named_client
 from fl_lightning.reporting.page import page
 from fl_lightning.reporting.summary import Row
 
@@ -52,12 +53,7 @@ def inspection_figures(report: Mapping[str, Any]) -> list[Figure | None]:
 
 
 def _where(finding: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    return f"[{finding['kind']}" + ("" if finding["client"] is None else f", {_name(report, finding['client'])}") + "] "
-
-
-def _name(report: Mapping[str, Any], client: int) -> str:
-    names = report.get("client_names") or []
-    return f"client {client}" + (f" {names[client]}" if client < len(names) and names[client] != str(client) else "")
+    return f"[{finding['kind']}" + ("" if finding["client"] is None else f", {named_client(report, finding['client'])}") + "] "
 
 
 def _names(report: Mapping[str, Any]) -> list[str]:
@@ -79,7 +75,7 @@ def _task_rows(report: Mapping[str, Any]) -> list[Row]:
         return []
     rows = [{"client": "all", "task": task, **entry} for task, entry in report["labels_whole"].items()]
     for client, tasks in enumerate(labels):
-        rows += [{"client": _name(report, client), "task": task, **entry} for task, entry in tasks.items()]
+        rows += [{"client": named_client(report, client), "task": task, **entry} for task, entry in tasks.items()]
     return rows
 
 
@@ -174,11 +170,12 @@ def _matrix(report: Mapping[str, Any], key: str, caption: str) -> Figure | None:
         axes.set_xlabel("client")
         axes.set_ylabel("client")
         if len(values) <= 10:
-            highest = max(max(row) for row in values)
+            cells = [value for row in values for value in row]
+            middle = (min(cells) + max(cells)) / 2
             for i, row in enumerate(values):
                 for j, value in enumerate(row):
                     axes.text(j, i, str(value), ha="center", va="center", fontsize=7,
-                              color="black" if value > highest / 2 else "white")  # fmt: skip
+                              color="black" if value > middle else "white")  # fmt: skip
         canvas.colorbar(shown, ax=axes, shrink=0.85)
         return Figure(key, caption, _svg(canvas))
 

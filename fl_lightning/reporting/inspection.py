@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from fl_lightning.reporting.forecast import forecast, readable
 from fl_lightning.reporting.tables import text_table
 from fl_lightning.settings import FederationSettings
 
-MATRICES = ("edges_between", "shared_molecules")
+# Not one entry per client, even if there are as many.
+NO_COLUMNS = ("findings", "dropped_rows", "notices", "files", "task_names", "class_names", "client_names", "units",
+              "labels_whole", "edges_between", "shared_molecules")  # fmt: skip
 SHOWN_ROWS = 10
 
 
@@ -45,9 +48,15 @@ def inspect_data(
         raise ValueError(
             f"`data: {type(datamodule).__name__}` has no `report()`; `inspect` needs one of `datamodules`."
         )
-    datamodule.prepare_data()
-    datamodule.setup("fit")
-    report = dict(datamodule.report())
+    notices = logging.getLogger("datamodules")
+    level = notices.level
+    notices.setLevel(logging.ERROR)  # the report has them
+    try:
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+        report = dict(datamodule.report())
+    finally:
+        notices.setLevel(level)
     if module is not None and settings is not None:
         try:
             report["forecast"] = forecast(module, datamodule, settings, report.get("bytes", 0))
@@ -82,34 +91,44 @@ def inspect_data(
     if len(report["dropped_rows"]) > SHOWN_ROWS:
         say(f"left out: {len(report['dropped_rows']) - SHOWN_ROWS} more rows; --json and --html list them.")
     for f in report["findings"]:
-        where = "" if f["client"] is None else f"client {f['client']}: "
+        where = "" if f["client"] is None else f"{named_client(report, f['client'])}: "
         say(f"- {where}{f['message']} -> {f['remedy']}")
     say(f"{len(report['findings'])} finding(s)" + ("" if html is None else f"; page: {html}"))
     return report["findings"]
 
 
+def named_client(report: Mapping[str, Any], client: int) -> str:
+    """``client 3``, with its name where it has one of its own."""
+    names = report.get("client_names") or []
+    return f"client {client}" + (f" ({names[client]})" if client < len(names) and names[client] != str(client) else "")
+
+
 def client_columns(report: dict[str, Any]) -> dict[str, list[Any]]:
     """Everything in a report that has one entry per client, as columns of a table."""
     number = report["num_clients"]
-    columns: dict[str, list[Any]] = {"client": [str(c) for c in range(number)], "size": report["client_sizes"]}
+    columns: dict[str, list[Any]] = {"client": [str(c) for c in range(number)]}
+    names = report.get("client_names") or columns["client"]
+    if names != columns["client"]:
+        columns["name"] = names
+    columns["size"] = report["client_sizes"]
+    classes = report.get("class_names") or range(report.get("num_classes", 0))
 
     def add(name: str, values: Any) -> None:
         if not isinstance(values, list) or len(values) != number or name == "client_sizes":
             return
         if all(isinstance(v, list) and len(v) == len(values[0]) and len(v) <= 20 for v in values):
             for index in range(len(values[0])):
-                columns[f"{name} {index}"] = [v[index] for v in values]
+                heading = f"class {classes[index]}" if name == "labels" else f"{name} {index}"
+                columns[heading] = [v[index] for v in values]
         elif not any(isinstance(v, list | dict) for v in values):
             columns[name.removeprefix("client_")] = values
 
     for name, values in report.items():
-        if name == "client_names" and values == columns["client"]:
-            continue
-        if name in ("findings", "dropped_rows", "notices", "files", "task_names", "class_names", "units", *MATRICES):
+        if name in NO_COLUMNS:
             continue
         if isinstance(values, dict):
             for part, inner in values.items():
                 add(f"{part}", inner)
         else:
-            add({"labels": "class"}.get(name, name), values)
+            add(name, values)
     return columns

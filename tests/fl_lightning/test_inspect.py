@@ -11,11 +11,11 @@ import pytest
 import torch
 from federations import CPU
 
-from datamodules import MoleculeCSVDataModule, SyntheticCitationDataModule
+from datamodules import GraphCSVDataModule, MoleculeCSVDataModule, SyntheticCitationDataModule
 from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.cli import main
 from fl_lightning.reporting.forecast import forecast, readable
-from fl_lightning.reporting.inspection import inspect_data
+from fl_lightning.reporting.inspection import client_columns, inspect_data
 from fl_lightning.settings import FederationSettings
 from fl_lightning.strategies import FedPub, LocalOnly
 from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNodeClassifier, MaskedGCN
@@ -168,3 +168,25 @@ def test_exit_codes(tmp_path, monkeypatch, capsys):
     assert {f["kind"] for f in report["findings"]} == {"self_loops", "no_edges"} and report["forecast"]["parameters"] > 0
     (tmp_path / "edges.csv").write_text("source,target\n1,nobody\n")
     assert code() == 1 and "`data.init_args.unknown_ids: drop`" in capsys.readouterr().err
+
+
+def test_remedies_fit_clients_that_are_given(tmp_path):
+    """Nobody can be told to use fewer clients or another partition where the owners are given."""
+    for site in ("north", "south"):
+        (tmp_path / f"{site}.csv").write_text("smiles,y\n" + "".join(f"{'C' * i}c1ccccc1,{i}\n" for i in range(1, 15)))
+    rows = "".join(f"{i},1,{'ab'[i % 2]},{'xyx'[i % 3]}\n" for i in range(30))
+    (tmp_path / "nodes.csv").write_text("id,f,label,shop\n" + rows)
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{i},{i + 1}\n" for i in range(20)))
+    sites = MoleculeCSVDataModule(files=[str(tmp_path / f"{s}.csv") for s in ("north", "south")], cache_dir=None)
+    shops = GraphCSVDataModule(root=str(tmp_path), client_column="shop")
+    for data in (sites, shops):
+        found = inspect_data(data, True, None, lambda line: None)
+        assert {f["kind"] for f in found} & {"small_client", "lost_edges"}
+        assert not any(option in f["remedy"] for f in found for option in ("num_clients", "partition", "alpha", "min_client"))
+
+
+def test_columns_of_the_table_have_the_names_of_clients_and_classes():
+    report = {"num_clients": 2, "num_classes": 2, "client_sizes": [3, 4], "client_names": ["x", "y"], "class_names": ["a", "b"],
+              "labels": [[1, 2], [2, 2]], "labels_whole": [3, 4], "client_edges": [5, 6], "findings": []}  # fmt: skip
+    assert client_columns(report) == {"client": ["0", "1"], "name": ["x", "y"], "size": [3, 4], "class a": [1, 2],
+                                      "class b": [2, 2], "edges": [5, 6]}  # fmt: skip
