@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ import scipy.sparse as sp
 from datamodules.table_scan import MAX_UNPACKED
 from datamodules.tables import NUMBER, Chunk, Table, TableFormat, decimal_mark, is_blank, parse_numbers, shown
 
+DAMAGED = (ValueError, TypeError, LookupError, OSError, EOFError, MemoryError, NotImplementedError, RuntimeError,
+           zipfile.BadZipFile, zlib.error)  # fmt: skip
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
 
 
@@ -221,7 +224,7 @@ def read_matrix(path: Path) -> sp.csr_matrix:
         if not np.isfinite(x.data).all():
             raise ValueError("some features are NaN or infinite")
         return x
-    except (ValueError, TypeError, KeyError, OSError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise ValueError(
             f"`{path}` holds no features ({error}). Needed is a `.npz` of `scipy.sparse.save_npz`, or of `numpy.savez` "
             "with one array of shape (nodes, features)."

@@ -22,6 +22,7 @@ from datamodules.table_scan import not_in_encoding, open_text, scan
 
 MISSING = frozenset(("", "nan", "na", "n/a", "none", "null"))
 SEPARATORS = (",", "\t", ";", "|", " ")
+MAX_ROWS = 50_000_000
 CHUNK_BYTES = 1 << 24
 CHUNK_ROWS = 50_000
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -83,7 +84,10 @@ class Table:
         if self.separator is not None and len(self.separator) != 1:
             raise ValueError(f"`data.init_args.separator` must be one character, got {self.separator!r}.")
         found = scan(self.path, self.form.encoding)
-        self.is_parquet, self._size = found.kind == "parquet", found.size
+        self.is_parquet = found.kind == "parquet"
+        rows = _parquet(self.path).metadata.num_rows if self.is_parquet else found.lines
+        if rows > MAX_ROWS:
+            raise ValueError(f"`{self.path}` has {rows} rows, and more than {MAX_ROWS} are refused. Split it by client.")
         if self.is_parquet:
             names = [str(name) for name in _parquet(self.path).schema_arrow.names]
         else:
@@ -157,8 +161,15 @@ class Table:
 
     def _parquet_chunks(self, names: Sequence[str]) -> Iterator[Chunk]:
         first = 0
-        for batch in _parquet(self.path).iter_batches(batch_size=min(CHUNK_ROWS, 10_000), columns=list(names)):
-            columns = {name: [cell_text(value) for value in batch.column(name).to_pylist()] for name in names}
+        batches = _parquet(self.path).iter_batches(batch_size=min(CHUNK_ROWS, 10_000), columns=list(names))
+        while True:
+            try:
+                batch = next(batches, None)
+                columns = {} if batch is None else {n: list(map(cell_text, batch.column(n).to_pylist())) for n in names}
+            except (ValueError, TypeError, OSError, NotImplementedError) as error:  # Arrow's errors are of these kinds
+                raise ValueError(f"`{self.path}` is a damaged parquet file ({error}). Copy it again.") from error
+            if batch is None:
+                return
             yield Chunk(first, columns, batch.num_rows)
             first += batch.num_rows
 

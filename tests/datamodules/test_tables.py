@@ -160,3 +160,10 @@ def test_chunks_go_on_where_the_last_one_ended(tmp_path, monkeypatch):
     chunks = list(Table(path).chunks(["y"]))
     assert [(c.first, c.size) for c in chunks] == [(0, 3), (3, 3), (6, 3), (9, 1)]
     assert chunks[1].columns == {"y": ["6", "8", ""]} and chunks[1].bad == {5: "1 fields instead of 2"}
+
+
+def test_more_rows_than_memory_should_hold_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("datamodules.tables.MAX_ROWS", 3)
+    (tmp_path / "t.csv").write_text("id\n1\n2\n3\n4\n")
+    with pytest.raises(ValueError, match="has 5 rows, and more than 3 are refused"):
+        Table(tmp_path / "t.csv")
