@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fl_lightning.comparison.plan import read_plan
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = [
@@ -28,7 +30,11 @@ def test_make_targets_exist():
 def test_every_command_parses():
     """``--print_config`` checks every key, value and class; in one process for all of them."""
     commands = [shlex.split(line)[1:] for line in SHELL if line.startswith("fl-lightning ") and "--help" not in line]
+    own = [command for command in commands if command[0] in ("compare", "report")]
+    commands = [command for command in commands if command not in own]
     assert {command[0] for command in commands} == {"inspect", "fit", "validate", "test", "predict"}
+    assert [command[0] for command in own] == ["compare", "report"]
+    assert read_plan(ROOT / own[0][own[0].index("--config") + 1]).cells
     script = (
         "import sys, json, contextlib, io\n"
         "from fl_lightning.cli import FederatedCLI\n"
