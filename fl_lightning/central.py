@@ -51,7 +51,7 @@ def fit_centrally(
     metric, mode = getattr(module, "monitor", "loss"), getattr(module, "monitor_mode", "min")
     folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"))
     trainer.loggers = folder.loggers
-    best = ModelCheckpoint(folder.path / "checkpoints", monitor=f"val/{metric}", mode=mode, save_top_k=1)
+    best = ModelCheckpoint(folder.path / "checkpoints", "best", monitor=f"val/{metric}", mode=mode, save_top_k=1)
     trainer.callbacks = trainer._callback_connector._reorder_callbacks([*trainer.callbacks, best])
     with stream(seed, "central"), quiet():
         trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)

@@ -47,6 +47,7 @@ class FederatedCLI(LightningCLI):
             seed_everything_default=0,
             trainer_defaults={"inference_mode": False, "num_sanity_val_steps": 0, "enable_model_summary": False},
             save_config_kwargs={"overwrite": True},
+            parser_kwargs={"description": "Federated learning on graphs and molecules: train, evaluate, predict, inspect."},
             auto_configure_optimizers=False,  # a top-level `optimizer:` would bind to a module that no client trains
             args=args,
         )
@@ -132,7 +133,8 @@ class FederatedCLI(LightningCLI):
 
     def _score(self, stage: str, verb: str, arguments: dict[str, Any]) -> None:
         if not isinstance(self.trainer, FederatedTrainer):
-            getattr(self.trainer, verb)(self.model, datamodule=self.datamodule, ckpt_path=arguments.get("ckpt_path"))
+            source = self._central_checkpoint(arguments.get("ckpt_path"))
+            getattr(self.trainer, verb)(self.model, datamodule=self.datamodule, ckpt_path=str(source))
             return
         summary = getattr(self.trainer, verb)(self.model, self.datamodule, arguments.get("ckpt_path") or "best")
         _say([json.dumps({stage: summary})])
@@ -143,10 +145,10 @@ class FederatedCLI(LightningCLI):
             found = self.trainer.predict(self.model, self.datamodule, arguments.get("ckpt_path") or "best")
             folder = self.trainer.source_dir
         else:
-            found = {
-                None: self.trainer.predict(self.model, datamodule=self.datamodule, ckpt_path=arguments.get("ckpt_path"))
-            }
-            folder = Path(self.trainer.log_dir or ".")
+            source = self._central_checkpoint(arguments.get("ckpt_path"))
+            with quiet():
+                found = {None: self.trainer.predict(self.model, datamodule=self.datamodule, ckpt_path=str(source))}
+            folder = source.parent.parent if source.parent.name == "checkpoints" else source.parent
         _say([f"predictions: {write_predictions(folder / 'predictions.csv', found, self.datamodule)}"])
 
     def inspect(self, **arguments: Any) -> None:
@@ -167,6 +169,19 @@ class FederatedCLI(LightningCLI):
         """Name of the (last) config file, without its ending; ``run`` without one."""
         files = self._get(self.config, "config") or []
         return Path(str(files[-1])).stem if files else "run"
+
+    def _central_checkpoint(self, given: str | None) -> Path:
+        """The best checkpoint of the newest central run, unless a file is given; never a model that was not trained."""
+        if given not in (None, "best"):
+            return Path(str(given))
+        runs = Path(self._get(self.config_init, "trainer").get("default_root_dir") or "runs") / f"{self.config_name}_central"
+        found = [p for p in runs.glob("version_*/checkpoints/best.ckpt") if p.parts[-3][8:].isdigit()]
+        if not found:
+            raise ValueError(
+                f"`--ckpt_path best`: no central run with a checkpoint in `{runs}`. Fit first (`--federation null`), or name a "
+                "checkpoint's file."
+            )
+        return max(found, key=lambda path: int(path.parts[-3][8:]))
 
     def _save_config(self, folder: Path) -> None:
         parser = self._parser(self.subcommand)

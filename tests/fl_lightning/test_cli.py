@@ -136,6 +136,22 @@ def test_central_baseline(call):
     assert (path.parent / "config.yaml").is_file()
 
 
+def test_the_central_model_predicts_only_once_it_is_trained(call):
+    code, _, err = call("predict", "--federation", "null")
+    assert code == 1 and "no central run with a checkpoint in `runs/small_central`. Fit first" in err
+    call("fit", "--federation", "null")
+    code, out, err = call("predict", "--federation", "null")
+    run = call.folder / "runs" / "small_central" / "version_0"
+    assert code == 0 and "small_central/version_0/predictions.csv" in out, err
+    with (run / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    data = SyntheticCitationDataModule(num_nodes=150, num_classes=3, num_features=40, blocks_per_class=2, num_clients=3)
+    data.setup()
+    right = [int(row["prediction"]) == label for row, label in zip(rows, data.data.y.tolist(), strict=True)]
+    score = sum(ok for ok, test in zip(right, data.data.test_mask.tolist(), strict=True) if test) / data.num_test_samples
+    assert score == pytest.approx(results(run)["test"]["global"])
+
+
 def test_local_only_scores_each_on_the_whole_graph(call):
     code, out, err = call("fit", "--federation.strategy", "fl_lightning.strategies.LocalOnly")
     assert code == 0, err
