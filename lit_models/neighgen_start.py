@@ -53,9 +53,11 @@ def start_at_topics(encoder: GraphSAGE, x: Tensor) -> None:
     """
     layer: Any = encoder.convs[0]
     directions = principal_directions(x, encoder.hidden_channels // 2)
+    if len(directions) == 0:
+        return
     mean = mean_features(x)
     spread = (x @ directions.t() - directions @ mean).std(0, correction=0).mean()
-    if len(directions) == 0 or not bool(spread > 0):
+    if not bool(spread > 0):
         return
     directions = directions / spread
     weight = torch.cat([directions, -directions]).to(layer.lin_r.weight)
