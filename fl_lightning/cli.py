@@ -47,8 +47,7 @@ class FederatedCLI(LightningCLI):
             seed_everything_default=0,
             trainer_defaults={"inference_mode": False, "num_sanity_val_steps": 0, "enable_model_summary": False},
             save_config_kwargs={"overwrite": True},
-            parser_kwargs={"description": "Federated learning on graphs and molecules: train, evaluate, predict, inspect. "
-                "`compare` and `report` have help of their own: `fl-lightning compare --help`."},
+            parser_kwargs={"description": "Federated learning on graphs and molecules: train, evaluate, predict, inspect."},
             auto_configure_optimizers=False,  # a top-level `optimizer:` would bind to a module that no client trains
             args=args,
         )
