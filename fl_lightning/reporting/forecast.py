@@ -23,7 +23,6 @@ from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.sampling import number_of_participants
 from fl_lightning.schema import agreed_schema
 from fl_lightning.settings import FederationSettings
-from fl_lightning.strategies.fedavg import FedAvg
 
 
 def forecast(
@@ -47,7 +46,8 @@ def forecast(
         ValueError: What the run itself would refuse before round 1.
     """
     clients = list(datamodule.client_datamodules())
-    module, strategy = copy.deepcopy(module), copy.deepcopy(settings.strategy or FedAvg())
+    module = copy.deepcopy(module)
+    strategy: Any = copy.deepcopy(settings.strategy)
     schema = agreed_schema(datamodule, clients)
     build: Any = getattr(module, "build", None)
     if build is not None and schema is not None:
