@@ -22,7 +22,7 @@ def table_findings(molecules: MoleculeSet) -> list[Finding]:
     if dropped:
         rows = ", ".join(str(drop["row"]) for drop in dropped[:10]) + (", ..." if len(dropped) > 10 else "")
         found.append(finding("invalid_rows", None, len(dropped),
-                             f"{len(dropped)} rows are no molecule and were left out (rows {rows}).",
+                             f"{len(dropped)} rows cannot be used and were left out (rows {rows}).",
                              "Correct them in the file; the reasons are in `dropped_rows`."))
     salts = int((molecules.num_fragments > 1).sum())
     if salts:

@@ -103,11 +103,11 @@ def usable_rows(reasons: Sequence[str], texts: Sequence[Any], invalid: str,
     shown = "; ".join(f"{_where(drop)} {drop['smiles']!r}: {drop['reason']}" for drop in dropped[:5])
     more = f" (and {len(dropped) - 5} more)" if len(dropped) > 5 else ""
     if dropped and invalid == "raise":
-        raise ValueError(f"{len(dropped)} of {len(reasons)} rows are no molecule: {shown}{more}. Rows count from 0 "
+        raise ValueError(f"{len(dropped)} of {len(reasons)} rows cannot be used: {shown}{more}. Rows count from 0 "
                          "without the header. Correct them, or leave them out with `data.init_args.invalid: drop`.")
     rows = np.array([row for row, reason in enumerate(reasons) if not reason], dtype=np.int64)
     if not len(rows):
-        raise ValueError(f"none of {len(reasons)} rows is a molecule: {shown}{more}. Is this the SMILES column?")
+        raise ValueError(f"none of {len(reasons)} rows can be used: {shown}{more}. Are the columns of SMILES and labels right?")
     return rows, dropped
 
 

@@ -120,7 +120,7 @@ def test_configuration_overrides_what_would_be_guessed(sites):
         ({"task": "classification"}, "has label -0.5 for task `logS"),
         ({"units": {"x": "m"}}, "`data.init_args.units` names 'x'"),
         ({"geometry": True}, "needs positions, which only SDF files"),
-        ({"invalid": "raise"}, r"2 of 8 rows are no molecule: .*a.csv row 2 \(id 'A3'\) 'C1CC': invalid SMILES"),
+        ({"invalid": "raise"}, r"2 of 8 rows cannot be used: .*a.csv row 2 \(id 'A3'\) 'C1CC': invalid SMILES"),
     ],
 )
 def test_mistakes_are_told_in_the_users_names(sites, options, message):
@@ -237,3 +237,12 @@ def test_parquet_reads_as_csv(sites, tmp_path):
     data = ready(files=str(tmp_path / "p"), num_clients=1, partition="iid", cache_dir=None, fractions=(1.0, 0.0, 0.0))
     torch.testing.assert_close(data.molecules.packed.y.flatten(), torch.tensor([0.1, float("nan")]), equal_nan=True)
     assert [(d["row"], d["reason"]) for d in data.dropped_rows] == [(1, "empty SMILES")]
+
+
+def test_labels_in_words_are_told_not_taken_for_bad_molecules(tmp_path):
+    (tmp_path / "m.csv").write_text("smiles,active\nCCO,yes\nCCC,no\n")
+    with pytest.raises(ValueError, match="none of 2 rows can be used: .*`active`: 'yes' is not a number.*SMILES and labels right"):
+        ready(files=str(tmp_path / "m.csv"), targets=["active"], cache_dir=None)
+    (tmp_path / "m.csv").write_text("smiles,active\nCCO,true\nCCC,False\nC,TRUE\n")
+    data = ready(files=str(tmp_path / "m.csv"), targets=["active"], cache_dir=None, num_clients=1, fractions=(1.0, 0.0, 0.0))
+    assert data.schema["task"] == "classification" and data.molecules.packed.y.flatten().tolist() == [1, 0, 1]

@@ -137,9 +137,9 @@ def test_table_keeps_row_numbers_and_lists_what_it_drops():
     assert kept.columns["site"] == ["a", "c", "f"] and kept.num_fragments.tolist() == [1, 2, 1]
     assert [(drop["row"], drop["reason"]) for drop in kept.dropped_rows] == [
         (1, "invalid SMILES: syntax error"), (3, "empty SMILES"), (4, "empty SMILES")]
-    with pytest.raises(ValueError, match=r"3 of 6 rows are no molecule: row 1 'C1CC'.*`data.init_args.invalid: drop`"):
+    with pytest.raises(ValueError, match=r"3 of 6 rows cannot be used: row 1 'C1CC'.*`data.init_args.invalid: drop`"):
         molecule_set(table, invalid="raise")
-    with pytest.raises(ValueError, match="none of 1 rows is a molecule"):
+    with pytest.raises(ValueError, match="none of 1 rows can be used"):
         molecule_set(MoleculeTable(["x"], np.zeros((1, 1)), ["t"]))
     with pytest.raises(ValueError, match="invalid` must be one of raise, drop"):
         molecule_set(table, invalid="ignore")
