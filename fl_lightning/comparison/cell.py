@@ -23,6 +23,7 @@ from tqdm import tqdm
 from fl_lightning.cli import FederatedCLI
 from fl_lightning.comparison.plan import Cell
 from fl_lightning.engine.checkpoint import existing
+from fl_lightning.trainer import _guess_mode as guess_mode
 
 
 def run_folders(out: Path, cell: Cell) -> list[Path]:
@@ -83,7 +84,7 @@ class CellCLI(FederatedCLI):
         """``fit``, with the two files for the report."""
         settings = getattr(self.trainer, "settings", None)
         metric = getattr(settings, "monitor", None) or getattr(self.model, "monitor", None) or "loss"
-        mode = getattr(settings, "monitor_mode", None) or getattr(self.model, "monitor_mode", None)
+        mode = getattr(settings, "monitor_mode", None) or getattr(self.model, "monitor_mode", None) or guess_mode(metric)
         _write(self.job["monitor"], {"metric": metric, "mode": mode})
         super().fit(**arguments)
         if hasattr(self.datamodule, "report"):

@@ -143,7 +143,7 @@ def monitor(out: Path, cell: Cell) -> tuple[str, str]:
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         return results["metric"], results["mode"]
     found = json.loads(beside(out, cell, ".monitor.json").read_text(encoding="utf-8"))
-    return found["metric"], found["mode"] or "min"
+    return found["metric"], found["mode"]
 
 
 def validation_curve(out: Path, cell: Cell) -> list[float]:

@@ -27,9 +27,10 @@ MARKERS = "osD^vPX*"
 LINES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)), (0, (7, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (8, 1)))
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo", "++")
 STYLE = {
-    "svg.hashsalt": "fl-lightning", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
-    "axes.titlelocation": "left", "legend.frameon": False, "hatch.linewidth": 0.6, "figure.constrained_layout.use": True,
-    "axes.grid": True, "grid.color": "#DDDDDD", "grid.linewidth": 0.6, "axes.axisbelow": True,
+    "svg.hashsalt": "fl-lightning", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.titlesize": 10, "axes.titlelocation": "left", "legend.frameon": False,
+    "hatch.linewidth": 0.6, "figure.constrained_layout.use": True, "axes.grid": True, "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6, "axes.axisbelow": True,
 }  # fmt: skip
 
 
@@ -54,7 +55,7 @@ class Look:
                     if method not in self._federated:
                         self._federated.append(method)
                 else:
-                    self._baseline[method] = ALONE if method == group.by_strategy(ALONE) else POOLED
+                    self._baseline[method] = group.strategy(method)
 
     def _place(self, method: str) -> int:
         return self._federated.index(method) if method in self._federated else 0

@@ -33,15 +33,17 @@ class Group:
         found = {seed: run.score(self.score) for seed, run in self.methods[method].items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
+    def strategy(self, method: str) -> str:
+        """Name of the method's strategy."""
+        return next(iter(self.methods[method].values())).results["strategy"]
+
     def by_strategy(self, strategy: str) -> str | None:
         """Label of the (first) method with this strategy."""
-        return next(
-            (m for m, runs in self.methods.items() if any(r.results["strategy"] == strategy for r in runs.values())), None
-        )
+        return next((method for method in self.methods if self.strategy(method) == strategy), None)
 
     def federated(self) -> list[str]:
         """Methods that are no baseline."""
-        return [m for m in self.methods if m not in (self.by_strategy(ALONE), self.by_strategy(POOLED))]
+        return [method for method in self.methods if self.strategy(method) not in (ALONE, POOLED)]
 
     @property
     def sign(self) -> int:

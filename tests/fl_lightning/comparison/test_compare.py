@@ -120,7 +120,7 @@ def test_killed_midway_and_started_again_gives_the_same_table(whole, tmp_path):
     assert rows(out / "runs.csv", ("seconds", "MB memory")) == rows(whole[1] / "runs.csv", ("seconds", "MB memory"))
 
 
-def wait_for(condition, process, seconds=120):
+def wait_for(condition, process, seconds=300):
     end = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None and time.monotonic() < end

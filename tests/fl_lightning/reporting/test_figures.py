@@ -106,6 +106,12 @@ def test_methods_differ_in_colour_marker_and_hatch_and_in_grey(tmp_path):
     assert max(green) < 0.75 and max(red) < 0.95 and max(blue) < 0.95  # no light line on white paper
 
 
+def test_names_are_no_formulas(tmp_path):
+    runs = [make(tmp_path, r"$\broken{", 0, {"data": "$x_"}, curve=[(0.5, 0.4)])]
+    found = {f.name.split("_")[0]: f.caption for f in figures(group(runs))}
+    assert set(found) == {"bars", "rounds", "bytes", "clients", "partition"} and found["rounds"].startswith("$x_:")
+
+
 def test_many_methods_do_not_run_out(tmp_path):
     runs = [make(tmp_path, f"m{i}", 0, curve=[(0.5, 0.4)]) for i in range(11)]
     assert figures(group(runs))
