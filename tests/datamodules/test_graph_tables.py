@@ -83,6 +83,18 @@ def test_a_folder_per_client_with_links_between(tmp_path):
         own(tmp_path)
 
 
+def test_rows_go_on_over_the_clients_folders_whatever_is_left_out(tmp_path):
+    rows = {"north": "n1,1,x\nn2,oops,x\nn3,3,y\n", "south": "s1,,x\ns2,5,y\ns3,6,x\n"}
+    for client, text in rows.items():
+        (tmp_path / client).mkdir()
+        (tmp_path / client / "nodes.csv").write_text("id,f,label\n" + text)
+    (tmp_path / "south" / "edges.csv").write_text("source,target\ns3,s2\n")
+    data = own(tmp_path, features=["f"])
+    assert by_id(data, data.data.x) == {"n1": [1.0], "n3": [3.0], "s2": [5.0], "s3": [6.0]}
+    assert pairs(data) == {("s2", "s3")} and data.partition_record()["membership"] == [[0, 2], [4, 5]]
+    assert [(d["row"], d["id"]) for d in data.dropped_rows] == [(1, "n2"), (3, "s1")]
+
+
 def test_a_client_with_other_columns_is_named(tmp_path):
     for client in ("north", "south", "west"):
         (tmp_path / client).mkdir()
