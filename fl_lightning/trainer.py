@@ -29,6 +29,7 @@ from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.local import LocalTrainer, check_trainer_args, quiet, set_up
 from fl_lightning.engine.messages import Payload
+from fl_lightning.engine.remote import AtSites, SiteData
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.transport import ClientSpec
@@ -184,7 +185,11 @@ class _Run:
         for method, kind in (("training_step", module), ("configure_optimizers", module)):
             if not is_overridden(method, kind):
                 raise ValueError(f"`model: {type(module).__name__}` has no `{method}`; a client cannot train it.")
-        self.server_data, self.datamodules = _client_data(datamodule, trainer.seed)
+        shared = {"config": trainer.run_config, "federation": settings.describe()}
+        if isinstance(datamodule, AtSites):
+            self.server_data, self.datamodules = None, settings.engine.remote_clients(shared)
+        else:
+            self.server_data, self.datamodules = _client_data(datamodule, trainer.seed)
         schema = agreed_schema(self.server_data, self.datamodules)
         if hasattr(module, "build") and schema is not None:
             with stream(trainer.seed, "initial weights"):
@@ -212,7 +217,7 @@ class _Run:
         self.empty = [c for c in self.clients if count_samples(self.datamodules[c]) == 0]
         if len(self.empty) == len(self.clients):
             raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
-        strategy.check(module, self.datamodules, self.server_data)
+        strategy.check(module, [d for d in self.datamodules if not isinstance(d, SiteData)], self.server_data)
         self.metric = settings.monitor or getattr(module, "monitor", None) or "loss"
         self.mode = settings.monitor_mode or getattr(module, "monitor_mode", None) or _guess_mode(self.metric)
 
@@ -242,6 +247,7 @@ class _Run:
             trainer_args=trainer.trainer_args,
             private=private,
             carry_optimizer_state=settings.carry_optimizer_state,
+            shared=shared,
         )
         self.engine = settings.engine
         # A copy: the server's module takes the global weights, and a client may be set up anew in any round.

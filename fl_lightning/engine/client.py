@@ -33,6 +33,8 @@ class LocalSettings:
         trainer_args: Arguments of ``lightning.Trainer`` (YAML ``trainer:``).
         private: ``fnmatch`` patterns of entries which never leave the client.
         carry_optimizer_state: Whether a client's optimiser goes on where its last round ended.
+        shared: ``config`` and ``federation``: what the weights depend on, as plain values; a client elsewhere must have
+            the same.
     """
 
     run: str
@@ -41,6 +43,7 @@ class LocalSettings:
     trainer_args: Mapping[str, Any] = field(default_factory=dict)
     private: tuple[str, ...] = ()
     carry_optimizer_state: bool = False
+    shared: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Client:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 
@@ -35,6 +36,17 @@ class Engine(ABC):
 
     threads: int = 1
     """Threads of a client on the CPU, and of the server during a run. Part of the configuration: they change float sums."""
+
+    def remote_clients(self, shared: Mapping[str, Any]) -> list[L.LightningDataModule]:
+        """Stand-ins for data that the server does not have (``data: AtSites``), one per client.
+
+        Args:
+            shared: As :attr:`LocalSettings.shared`; called before :meth:`start`.
+        """
+        raise ValueError(
+            f"`data: AtSites` means that the data are at the sites, but `federation.engine: {type(self).__name__}` runs "
+            "clients here. Use `federation.engine: fl_lightning.flower.Flower`, or give the data."
+        )
 
     @abstractmethod
     def start(self, spec: ClientSpec) -> None:

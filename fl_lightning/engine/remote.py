@@ -1,0 +1,33 @@
+"""Data that the server never sees: it knows of each client what the client tells at the first contact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+
+
+class AtSites(L.LightningDataModule):
+    """``data:`` of a server that has no data. Nothing can be scored on the server; every client scores on its own data.
+
+    Needs an engine that can ask the clients: ``fl_lightning.flower.Flower``.
+    """
+
+
+class SiteData(L.LightningDataModule):
+    """Stands for the data module of a client elsewhere.
+
+    Args:
+        told: What the client told: ``num_train_samples``, ``schema`` (or ``None``), ``fingerprint``.
+    """
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.num_train_samples = int(told["num_train_samples"])
+        self.schema = told["schema"]
+        self._fingerprint = told["fingerprint"]
+
+    def fingerprint(self) -> Any:
+        """That of the client's data, as the client computed it."""
+        return self._fingerprint

@@ -1,0 +1,194 @@
+"""The engine `Flower` and sites' workers, with nothing of Flower between them: bits, memory, faults, refusals."""
+
+import json
+
+import pytest
+import torch
+import yaml
+from federations import assert_same_bits, without_times
+from flower_sites import EXPERIMENTS, Here
+
+from fl_lightning.engine.store import ClientStore
+
+
+def server_tensors(run):
+    """The server's tensors of every checkpoint, by folder and name."""
+    found = {}
+    for path in sorted((run / "checkpoints").glob("*/server.pt")):
+        tensors = torch.load(path, weights_only=True)["tensors"]
+        found |= {f"{path.parent.name}/{name}": tensor for name, tensor in tensors.items()}
+    return found
+
+
+def memory(here, client):
+    """What a site has on its disk: tensors of its newest state."""
+    files = sorted((here.root / here.names[client] / "state" / "state").glob("*/step_*.pt"))
+    return ClientStore.load(files[-1]).tensors if files else {}
+
+
+def results(run):
+    return without_times(json.loads((run / "results.json").read_text()))
+
+
+def ledger(run):
+    return sorted((run / "ledger.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_same_bits_as_in_process_and_the_memory_stays_at_the_site(name, tmp_path, monkeypatch):
+    here = Here(tmp_path, EXPERIMENTS[name])
+    local, there = here.fit(monkeypatch, flower=False), here.fit(monkeypatch)
+    assert_same_bits(server_tensors(local), server_tensors(there))
+    assert results(local) == results(there) and results(there)["failures"] == []
+    assert ledger(local) == ledger(there)
+    last = sorted((local / "checkpoints").glob("round_*"))[-1]
+    for client in range(3):
+        kept = last / f"client_{client:05d}.pt"
+        assert_same_bits(ClientStore.load(kept).tensors, memory(here, client))
+    assert not list((there / "checkpoints").rglob("client_*")), "private state came to the server"
+    remembers = name in ("fedsage_plus", "fedpub")
+    assert bool(memory(here, 0)) == remembers
+
+
+def test_workers_may_be_started_anew_before_any_request(tmp_path, monkeypatch):
+    here = Here(tmp_path, EXPERIMENTS["fedpub"])
+    local = here.fit(monkeypatch, flower=False)
+    here.before = lambda action, client, group: here.restart(client)
+    there = here.fit(monkeypatch)
+    assert_same_bits(server_tensors(local), server_tensors(there))
+    assert results(local) == results(there)
+
+
+def test_a_resumed_run_gives_the_bits_of_one_that_was_not_interrupted(tmp_path, monkeypatch):
+    here = Here(tmp_path, EXPERIMENTS["fedpub"])
+    whole = here.fit(monkeypatch, flower=False)
+    here.fit(monkeypatch, "--federation.num_rounds", "1")
+    for client in range(3):
+        here.restart(client)
+    # A run in between, of other rounds, must not touch what the first one left.
+    here.fit(monkeypatch, "--federation.num_rounds", "1", "--federation.name", "other")
+    resumed = here.fit(monkeypatch, "--ckpt_path", "last")
+    assert results(whole)["last"] == results(resumed)["last"]
+    last = sorted((whole / "checkpoints").glob("round_*"))[-1].name
+    assert_same_bits({n: t for n, t in server_tensors(whole).items() if n.startswith(last)},
+                     {n: t for n, t in server_tensors(resumed).items() if n.startswith(last)})  # fmt: skip
+
+
+def test_a_reply_that_is_lost_leaves_no_trace_in_the_clients_memory(tmp_path, monkeypatch):
+    # Client 1's reply of round 0 is lost after it was committed. In round 1 it must train like one that has not trained yet:
+    # as in a federation in which client 1 fails in round 0.
+    def run(root, fault):
+        root.mkdir()
+        here = Here(root, EXPERIMENTS["fedpub"])
+        fault(here)
+        run = here.fit(monkeypatch)
+        return server_tensors(run), memory(here, 1), results(run)["failures"]
+
+    def lose(here):
+        here.before = lambda action, client, group: (
+            here.lost.add(1) if (action, client, group) == ("step", 1, "fit 0") else None
+        )
+
+    def leave_out(here):
+        here.before = lambda action, client, group: (
+            here.offline.add(1) if group == "fit 0" and client == 0 else here.offline.clear()
+        )
+        asked = here.ask
+        here.ask = lambda action, requests, *rest: asked(
+            action, {c: r for c, r in requests.items() if not (rest[1] == "fit 0" and c == 1)}, *rest
+        )
+
+    lost, absent = run(tmp_path / "lost", lose), run(tmp_path / "absent", leave_out)
+    assert [f["client"] for f in lost[2]] == [1] and "no answer within 1 s" in lost[2][0]["reason"]
+    assert_same_bits(lost[1], absent[1])
+    assert_same_bits(lost[0], absent[0])
+
+
+def test_an_absent_site_is_named_and_comes_back(tmp_path, monkeypatch):
+    here = Here(tmp_path, EXPERIMENTS["fedsage"])
+    here.before = lambda action, client, group: here.offline.add(2) if group == "fit 0" else None
+    run = here.fit(monkeypatch, "--federation.num_rounds", "1")
+    failed = results(run)["failures"]
+    assert {(f["client"], f["kind"]) for f in failed} == {(2, "evaluate")}
+    assert "site `site-2` is not connected" in failed[0]["reason"]
+    assert results(run)["test"]["per_client"][2] is None and results(run)["test"]["per_client"][0] is not None
+
+
+def test_a_full_disk_fails_that_client_alone_and_loses_nothing(tmp_path, monkeypatch):
+    here = Here(tmp_path, EXPERIMENTS["fedpub"])
+    full = {1}
+    original = ClientStore.save
+
+    def save(self, path):
+        if "site-1" in str(path) and full:
+            path.write_bytes(b"half of it")
+            raise OSError(28, "No space left on device")
+        original(self, path)
+
+    monkeypatch.setattr(ClientStore, "save", save)
+    here.before = lambda action, client, group: full.clear() if group == "fit 1" else None
+    run = here.fit(monkeypatch)
+    (failure,) = results(run)["failures"]
+    assert (failure["client"], failure["round"]) == (1, 0)
+    assert "the disk is full, make room" in failure["reason"] and "site-1" in failure["reason"]
+    assert memory(here, 1), "once there is room it goes on"
+    assert not list((tmp_path / "site-1").rglob("*.writing"))
+
+
+def test_a_site_does_what_its_operator_approved_and_nothing_else(tmp_path, monkeypatch):
+    here = Here(tmp_path, EXPERIMENTS["fedsage"])
+    with pytest.raises(ValueError) as error:
+        here.fit(monkeypatch, "--model.init_args.encoder.init_args.hidden_channels", "16")
+    text = str(error.value)
+    assert "3 of 3 sites cannot take part" in text and "no experiment that is approved here" in text
+    assert "model.init_args.encoder.init_args.hidden_channels: 8 -> 16" in text
+    other = yaml.safe_load((tmp_path / "experiment.yaml").read_text())
+    other["trainer"]["max_epochs"] = 3
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    here.own = [{"whole_data": True, "experiments": ["../other.yaml", "../experiment.yaml"]}] * 3
+    for client in range(3):
+        here.restart(client)
+    assert results(here.fit(monkeypatch))["failures"] == []
+    assert results(here.fit(monkeypatch, "--trainer.max_epochs", "3", "--federation.name", "b"))["failures"] == []
+
+
+def test_other_versions_and_other_data_are_refused_before_round_one(tmp_path, monkeypatch):
+    here = Here(tmp_path, EXPERIMENTS["fedsage"])
+    here.restart(1, data={"seed": 5})
+    with pytest.raises(ValueError, match="1 of 3 sites cannot take part:\n  site-1: no experiment .* equals"):
+        here.fit(monkeypatch)
+    here.restart(1, whole_data=False)
+    with pytest.raises(ValueError, match="site-1: the server trains on a public data set that all sites hold"):
+        here.fit(monkeypatch)
+    here.restart(1)
+    import fl_lightning.flower.engine as engine
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "versions", lambda: {"fl-lightning": "9.9", "torch": "1.0"})
+        with pytest.raises(ValueError, match="other versions: fl-lightning .* here, 9.9 on the server"):
+            here.fit(monkeypatch)
+
+
+def test_a_request_cannot_choose_a_path_or_another_client(tmp_path, monkeypatch):
+    here = Here(tmp_path, EXPERIMENTS["fedpub"])
+    seen = []
+    asked = here.ask
+
+    def spy(action, requests, *rest):
+        seen.extend((header, body) for header, body in requests.values() if rest[1] == "fit 0")
+        return asked(action, requests, *rest)
+
+    here.ask = spy
+    here.fit(monkeypatch, "--federation.num_rounds", "1")
+    from fl_lightning.flower.processes import frames
+
+    header, body = seen[0]
+    before = sorted(p for p in tmp_path.rglob("*.pt"))
+    for wrong in ({"session": "../../../tmp/x"}, {"session": "ab" * 8 + "/"}, {"step": "../7"}, {"step": -1}):
+        answer, _ = frames.unpack(here.workers[0].answer(frames.pack({**header, **wrong}, body)))
+        assert "16 hexadecimal digits" in answer["error"]
+    answer, _ = frames.unpack(here.workers[0].answer(frames.pack({**header, "after": 99}, body)))
+    assert "private state of step 99 is not in" in answer["error"]
+    answer, _ = frames.unpack(here.workers[1].answer(frames.pack({**seen[1][0]}, body)))
+    assert "another client" in answer["error"]
+    assert sorted(p for p in tmp_path.rglob("*.pt")) == before
