@@ -21,8 +21,6 @@ from fl_lightning.comparison.commands import COMMANDS
 from fl_lightning.comparison.commands import main as compare_or_report
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.local import quiet
-from fl_lightning.flower.commands import COMMANDS as SITE_COMMANDS
-from fl_lightning.flower.commands import main as site_or_server
 from fl_lightning.reporting.inspection import inspect_data
 from fl_lightning.reporting.predictions import write_predictions
 from fl_lightning.reporting.tables import score_lines
@@ -55,7 +53,7 @@ class FederatedCLI(LightningCLI):
         )
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        kwargs.setdefault("epilog", "Besides: `fl-lightning compare --help`, `fl-lightning report --help`.")
+        kwargs.setdefault("epilog", "Besides: `fl-lightning {compare,report,site,server,client} --help`.")
         return super().init_parser(**{"allow_abbrev": False, **kwargs})  # a mistyped key must not pass for another
 
     @staticmethod
@@ -223,8 +221,8 @@ def main(args: list[str] | None = None) -> None:
     """Console script; mistakes of the configuration or the data end with a message and exit code 1."""
     given = sys.argv[1:] if args is None else args
     try:
-        if given and given[0] in (*COMMANDS, *SITE_COMMANDS):
-            code = (compare_or_report if given[0] in COMMANDS else site_or_server)(given)
+        if given and given[0] in COMMANDS:
+            code = compare_or_report(given)
             if code:
                 raise SystemExit(code)
             return

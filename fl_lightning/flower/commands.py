@@ -79,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
 def _init(arguments: argparse.Namespace) -> int:
     wanted = [arguments.name is not None, arguments.host is not None, arguments.test is not None]
     if sum(wanted) != 1:
-        raise ValueError("`fl-lightning site init` needs one of --name (a site), --host (a server), --test N (all on this machine).")
+        raise ValueError(
+            "`fl-lightning site init` needs one of --name (a site), --host (a server), --test N (all on this machine)."
+        )
     folder = arguments.folder
     if arguments.test is not None:
         if arguments.test < 1:

@@ -273,7 +273,8 @@ class _Relay:
                 connection = listener.accept()[0]
             except TimeoutError:
                 raise ValueError(
-                    f"The run was submitted, but its ServerApp did not start within {SERVERAPP_TIMEOUT:g} s; see `{server.folder}/logs`."
+                    f"The run was submitted, but its ServerApp did not start within {SERVERAPP_TIMEOUT:g} s; see "
+                    f"`{server.folder}/logs`."
                 ) from None
             connection.settimeout(None)
             return connection

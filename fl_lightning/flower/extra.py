@@ -25,4 +25,4 @@ def require_flower() -> None:
             f"(or `pip install 'flwr=={MINOR}.*'`). Within one machine use `fl_lightning.engine.WorkerProcesses`."
         ) from None
     if not found.startswith(f"{MINOR}."):
-        raise ValueError(f"flwr {found} is installed, but fl-lightning works with flwr {MINOR}: `pip install 'flwr=={MINOR}.*'`.")
+        raise ValueError(f"flwr {found} is installed, but fl-lightning needs flwr {MINOR}: `pip install 'flwr=={MINOR}.*'`.")

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from torch import Tensor
 
 import fl_lightning.flower.engine as engine_module
 from fl_lightning.cli import FederatedCLI
+from fl_lightning.engine.store import ClientStore
 from fl_lightning.flower.processes import frames
 from fl_lightning.flower.site_config import SiteConfig
 from fl_lightning.flower.worker import SiteWorker
@@ -62,6 +65,21 @@ EXPERIMENTS = {
 }  # fmt: skip
 
 
+def server_tensors(run: Path) -> dict[str, Tensor]:
+    """The server's tensors of every checkpoint of a run, by folder and name."""
+    found = {}
+    for path in sorted((run / "checkpoints").glob("*/server.pt")):
+        tensors = torch.load(path, weights_only=True)["tensors"]
+        found |= {f"{path.parent.name}/{name}": tensor for name, tensor in tensors.items()}
+    return found
+
+
+def memory(folder: Path, session: str = "*") -> dict[str, Tensor]:
+    """What a site has on its disk: tensors of its newest state."""
+    files = sorted((folder / "state").glob(f"{session}/step_*.pt"), key=lambda path: path.name)
+    return ClientStore.load(files[-1]).tensors if files else {}
+
+
 def write_site(folder: Path, name: str, experiments: list[str], **own: Any) -> Path:
     """A site's folder with a ``site.yaml``, without real keys."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,6 +123,10 @@ class Here:
             self.root / self.names[client], self.names[client], ["../experiment.yaml"], **{**self.own[client], **own}
         )
         self.workers[client] = SiteWorker(SiteConfig.read(path))
+
+    def state(self, client: int) -> Path:
+        """A site's folder of private things."""
+        return self.root / self.names[client] / "state"
 
     def relay(self, server: Any) -> Here:
         """Takes the place of ``_Relay``."""

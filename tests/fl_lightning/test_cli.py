@@ -241,7 +241,11 @@ def test_fast_dev_run_writes_nothing(call):
     assert [p.name for p in call.folder.iterdir()] == ["small.yaml"]
 
 
-def test_the_module_runs_as_a_program():
+def test_the_module_runs_as_a_program(monkeypatch):
     from fl_lightning import __main__ as program
 
-    assert program.main is main
+    called = []
+    monkeypatch.setattr("fl_lightning.cli.main", lambda: called.append(sys.argv[1]))
+    monkeypatch.setattr(sys, "argv", ["fl-lightning", "fit"])
+    program.main()
+    assert called == ["fit"]

@@ -3,27 +3,11 @@
 import json
 
 import pytest
-import torch
 import yaml
 from federations import assert_same_bits, without_times
-from flower_sites import EXPERIMENTS, Here
+from flower_sites import EXPERIMENTS, Here, memory, server_tensors
 
 from fl_lightning.engine.store import ClientStore
-
-
-def server_tensors(run):
-    """The server's tensors of every checkpoint, by folder and name."""
-    found = {}
-    for path in sorted((run / "checkpoints").glob("*/server.pt")):
-        tensors = torch.load(path, weights_only=True)["tensors"]
-        found |= {f"{path.parent.name}/{name}": tensor for name, tensor in tensors.items()}
-    return found
-
-
-def memory(here, client):
-    """What a site has on its disk: tensors of its newest state."""
-    files = sorted((here.root / here.names[client] / "state" / "state").glob("*/step_*.pt"))
-    return ClientStore.load(files[-1]).tensors if files else {}
 
 
 def results(run):
@@ -44,10 +28,10 @@ def test_same_bits_as_in_process_and_the_memory_stays_at_the_site(name, tmp_path
     last = sorted((local / "checkpoints").glob("round_*"))[-1]
     for client in range(3):
         kept = last / f"client_{client:05d}.pt"
-        assert_same_bits(ClientStore.load(kept).tensors, memory(here, client))
+        assert_same_bits(ClientStore.load(kept).tensors, memory(here.state(client)))
     assert not list((there / "checkpoints").rglob("client_*")), "private state came to the server"
     remembers = name in ("fedsage_plus", "fedpub")
-    assert bool(memory(here, 0)) == remembers
+    assert bool(memory(here.state(0))) == remembers
 
 
 def test_workers_may_be_started_anew_before_any_request(tmp_path, monkeypatch):
@@ -82,7 +66,7 @@ def test_a_reply_that_is_lost_leaves_no_trace_in_the_clients_memory(tmp_path, mo
         here = Here(root, EXPERIMENTS["fedpub"])
         fault(here)
         run = here.fit(monkeypatch)
-        return server_tensors(run), memory(here, 1), results(run)["failures"]
+        return server_tensors(run), memory(here.state(1)), results(run)["failures"]
 
     def lose(here):
         here.before = lambda action, client, group: (
@@ -131,7 +115,7 @@ def test_a_full_disk_fails_that_client_alone_and_loses_nothing(tmp_path, monkeyp
     (failure,) = results(run)["failures"]
     assert (failure["client"], failure["round"]) == (1, 0)
     assert "the disk is full, make room" in failure["reason"] and "site-1" in failure["reason"]
-    assert memory(here, 1), "once there is room it goes on"
+    assert memory(here.state(1)), "once there is room it goes on"
     assert not list((tmp_path / "site-1").rglob("*.writing"))
 
 
