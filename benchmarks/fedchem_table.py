@@ -126,6 +126,11 @@ def label(line: dict[str, Any]) -> str:
     return f"{line['method']}:{given}" if given else line["method"]
 
 
+def mean_and_sd(scores: Sequence[float]) -> str:
+    """``mean ± sd`` over seeds; of one seed its score, of none nothing."""
+    return spread(scores) if len(scores) > 1 else "".join(f"{score:.4f}" for score in scores)
+
+
 def table(lines: Sequence[dict[str, Any]], against: str = "fedavg") -> str:
     """Markdown: mean ± sd over seeds of validation and test score, and the paired test difference to ``against``."""
     text = [f"| data | alpha | partition | split | method | seeds | validation | test | test minus {against} (paired, 95 %) |",
@@ -144,7 +149,7 @@ def table(lines: Sequence[dict[str, Any]], against: str = "fedavg") -> str:
         budget = "" if (rounds, steps) == (30, 333) else f", {rounds} x {steps} steps"
         text.append(
             f"| {data} ({metric}{budget}) | {'' if alpha is None else alpha} | {partition or ''} | {split} | {method} | "
-            f"{len(own)} | {spread(scores[0]) if scores[0] else ''} | {spread(scores[1])} | "
+            f"{len(own)} | {mean_and_sd(scores[0])} | {mean_and_sd(scores[1])} | "
             f"{interval(gaps) if gaps and method != against else ''} |"
         )
     return "\n".join(text)
