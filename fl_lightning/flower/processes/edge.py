@@ -13,6 +13,7 @@ import httpx
 import uvicorn
 
 FLEET = "/v1/fleet/"
+LARGEST = 64 << 20  # bytes of a request; Flower sends large messages in pieces of 5 MiB
 HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "proxy-connection", "host"}
 
 
@@ -40,9 +41,13 @@ class Edge:
         if scope["method"] != "POST" or not path.startswith(FLEET) or ".." in path or "%" in path:
             await _answer(send, 404, [], b"")
             return
+        body = await _body(receive)
+        if body is None:
+            await _answer(send, 413, [], b"")
+            return
         headers = [(k, v) for k, v in scope["headers"] if k.decode("latin-1").lower() not in HOP]
         try:
-            reply = await self.client.request("POST", path, headers=headers, content=await _body(receive))
+            reply = await self.client.request("POST", path, headers=headers, content=body)
         except httpx.HTTPError:
             await _answer(send, 502, [], b"")
             return
@@ -51,11 +56,15 @@ class Edge:
         await _answer(send, reply.status_code, kept, reply.content)
 
 
-async def _body(receive) -> bytes:
-    parts, more = [], True
+async def _body(receive) -> bytes | None:
+    """A request's body; ``None`` if it is too large."""
+    parts, size, more = [], 0, True
     while more:
         event = await receive()
         parts.append(event.get("body", b""))
+        size += len(parts[-1])
+        if size > LARGEST:
+            return None
         more = event.get("more_body", False)
     return b"".join(parts)
 
