@@ -34,7 +34,7 @@ from fl_lightning.flower.processes.children import QUIET, flower
 from fl_lightning.flower.server_config import ServerConfig
 
 PROCESSES = Path(__file__).parent / "processes"
-SERVERAPP_TIMEOUT = 300.0  # seconds; a cold start takes a few
+ATTEMPTS = 3
 NOTE = "flower.json"  # in a checkpoint: the session, and the step after which each client's memory is meant
 DEFAULT_TTL = 12 * 3600.0  # seconds, Flower's own
 APP = """[build-system]
@@ -258,26 +258,32 @@ class _Relay:
         if not (home / "config.toml").is_file():
             raise ValueError(f"No server runs in `{server.folder}`: start `fl-lightning server --config {server.path}` first.")
         environment = {**os.environ, **QUIET, "FLWR_HOME": str(home)}
+        begin = time.monotonic()
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen(1)
-            listener.settimeout(SERVERAPP_TIMEOUT)
-            command = [flower("flwr"), "run", str(app), "federation", "--format", "json", "--run-config", f'socket="{path}"']
-            done = subprocess.run(command, capture_output=True, text=True, env=environment)
-            if done.returncode != 0 or not _succeeded(done.stdout):
-                raise ValueError(
-                    f"The server at {server.control} takes no run. Is `fl-lightning server --config {server.path}` running?\n"
-                    f"{done.stdout}{done.stderr}"
-                )
-            try:
-                connection = listener.accept()[0]
-            except TimeoutError:
-                raise ValueError(
-                    f"The run was submitted, but its ServerApp did not start within {SERVERAPP_TIMEOUT:g} s; see "
-                    f"`{server.folder}/logs`."
-                ) from None
-            connection.settimeout(None)
-            return connection
+            listener.settimeout(15)
+            for _ in range(ATTEMPTS):  # on a machine that is too busy Flower gives a slow start up
+                run = _flwr(["run", str(app), "federation", "--run-config", f'socket="{path}"'], environment)
+                if not run.get("success"):
+                    raise ValueError(
+                        f"The server at {server.control} takes no run. Is `fl-lightning server --config {server.path}` "
+                        f"running? It says: {run.get('error-message')}"
+                    )
+                status = ""
+                while not status.startswith("finished"):
+                    try:
+                        connection = listener.accept()[0]
+                    except TimeoutError:
+                        listed = _flwr(["list", "federation", "--run-id", str(run["run-id"])], environment)
+                        status = next((r["status"] for r in listed.get("runs", [])), "")
+                        continue
+                    connection.settimeout(None)
+                    return connection
+        raise ValueError(
+            f"The run was submitted {ATTEMPTS} times, but its ServerApp did not start ({time.monotonic() - begin:.0f} s); see "
+            f"`{server.folder}/logs`."
+        )
 
     def nodes(self) -> dict[str, str]:
         """Node id of each site that is connected."""
@@ -335,11 +341,14 @@ class _Relay:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _succeeded(text: str) -> bool:
+def _flwr(arguments: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
+    """What a command of Flower's says in JSON."""
+    command = [flower("flwr"), *arguments, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(environment))
     try:
-        return bool(json.loads(text).get("success"))
+        return json.loads(done.stdout)
     except ValueError:
-        return False
+        return {"success": False, "error-message": f"{done.stdout}{done.stderr}".strip()}
 
 
 def _failed(request: Message, reason: str) -> NoReply:

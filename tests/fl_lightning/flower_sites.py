@@ -119,9 +119,8 @@ class Here:
 
     def restart(self, client: int, **own: Any) -> None:
         """The site's worker process anew: what it remembers is on its disk."""
-        path = write_site(
-            self.root / self.names[client], self.names[client], ["../experiment.yaml"], **{**self.own[client], **own}
-        )
+        own = {"experiments": ["../experiment.yaml"], **self.own[client], **own}
+        path = write_site(self.root / self.names[client], self.names[client], **own)
         self.workers[client] = SiteWorker(SiteConfig.read(path))
 
     def state(self, client: int) -> Path:
