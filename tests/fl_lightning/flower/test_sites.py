@@ -1,6 +1,8 @@
 """The engine `Flower` and sites' workers, with nothing of Flower between them: bits, memory, faults, refusals."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -176,3 +178,35 @@ def test_a_request_cannot_choose_a_path_or_another_client(tmp_path, monkeypatch)
     answer, _ = frames.unpack(here.workers[1].answer(frames.pack({**seen[1][0]}, body)))
     assert "another client" in answer["error"]
     assert sorted(p for p in tmp_path.rglob("*.pt")) == before
+
+
+def table(path, rows):
+    path.parent.mkdir(exist_ok=True)
+    lines = [f"{i},{'C' * (2 + i % 7)}{'ON'[i % 2]},{5 + i % 7 / 3}" for i in rows]
+    path.write_text("\n".join(["id,smiles,pIC50", *lines, ""]))
+
+
+def test_the_experiment_of_the_documentation_on_tables_that_only_the_sites_have(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = (Path(__file__).resolve().parents[3] / "docs" / "deployment.md").read_text(encoding="utf-8")
+    config = yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
+    for client, size in enumerate((20, 30, 40)):
+        table(tmp_path / f"site-{client}" / "molecules.csv", range(size))
+    own = [{"data": {"files": str(tmp_path / f"site-{client}" / "molecules.csv")}} for client in range(3)]
+    here = Here(tmp_path, config, own)
+    run = here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites", "--federation.num_rounds", "1")
+    found = results(run)
+    assert found["failures"] == [] and found["test"]["global"] is None and len(found["test"]["per_client"]) == 3
+    trained = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    assert {line["kind"] for line in trained} == {"fit", "evaluate"}
+    # A site whose table has other tasks than the others is named before round 1.
+    (tmp_path / "site-1" / "molecules.csv").write_text("id,smiles,logP\n1,CCO,2\n")
+    here.restart(1)
+    with pytest.raises(ValueError, match="1 of 3 sites cannot take part:\n  site-1: .*pIC50"):
+        here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites")
+    # And one that would be several clients.
+    table(tmp_path / "site-1" / "molecules.csv", range(30))
+    table(tmp_path / "site-1" / "more.csv", range(30))
+    here.restart(1, data={"files": [str(tmp_path / "site-1" / f"{name}.csv") for name in ("molecules", "more")]})
+    with pytest.raises(ValueError, match="site-1: `data` makes 2 clients, but a site is one"):
+        here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites")
