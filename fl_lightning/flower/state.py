@@ -56,10 +56,10 @@ class StateFolder:
             store.save(draft)
             os.replace(draft, path)
             _sync(path.parent)
-        except (OSError, RuntimeError) as error:  # torch.save wraps a full disk in a RuntimeError
+        except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
             draft.unlink(missing_ok=True)
-            full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in f"{error}{error.__cause__}"
-            hint = "the disk is full, make room; " if full or isinstance(error, RuntimeError) else ""
+            full = getattr(error, "errno", None) == errno.ENOSPC
+            hint = "the disk is full, make room: " if full else "is the disk full? "
             raise OSError(
                 f"its private state cannot be written to `{path.parent}` ({hint}{error}); the last one is intact"
             ) from error

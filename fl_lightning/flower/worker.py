@@ -159,6 +159,7 @@ class SiteWorker:
         worker = self._worker
         if self._held != (session, after):
             worker.stores[client] = self.state.load(session, after)
+            worker.memos.clear()  # they follow from the memory that was there before
             self._held = (session, after)
         run, rounds = str(header["run"]), int(header["num_rounds"])
         if (worker.settings.run, worker.settings.num_rounds) != (run, rounds):
