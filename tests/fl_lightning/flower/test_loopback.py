@@ -67,7 +67,7 @@ def test_nothing_but_the_fleet_interface_is_exposed(cluster):
         (server["listen"], "/v1/fleet/pull-messages", 401),
     ):
         with httpx.Client(verify=verify, trust_env=False) as client:
-            request = client.build_request("POST", f"https://{address}")
+            request = client.build_request("POST", f"https://{address}", headers={"content-type": "application/protobuf"})
             request.url = request.url.copy_with(raw_path=path.encode())
             assert client.send(request).status_code == expected, path
         # The authority of this federation is needed to talk at all.
