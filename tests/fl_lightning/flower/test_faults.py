@@ -29,7 +29,7 @@ TESTS = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     old = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS), str(TESTS.parent), old)))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS), old)))
     cluster = Cluster(tmp_path_factory.mktemp("faults"), {"holding": HOLDING})
     try:
         cluster.start("server", 0, 1, 2)
