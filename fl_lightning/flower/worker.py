@@ -48,6 +48,7 @@ class SiteWorker:
         self.config = config
         self.state = StateFolder(config.folder)
         config.folder.mkdir(parents=True, exist_ok=True)
+        os.chmod(config.folder, 0o700)
         self.ledger = Ledger()
         path = config.folder / "ledger.jsonl"
         self.ledger.open(path, resume_at=path.stat().st_size if path.is_file() else 0)

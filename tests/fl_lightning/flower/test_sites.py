@@ -40,6 +40,7 @@ def test_same_bits_as_in_process_and_the_memory_stays_at_the_site(name, tmp_path
     assert not list((there / "checkpoints").rglob("client_*")), "private state came to the server"
     remembers = name in ("fedsage_plus", "fedpub")
     assert bool(memory(here.state(0))) == remembers
+    assert here.state(0).stat().st_mode & 0o777 == 0o700
 
 
 def test_workers_may_be_started_anew_before_any_request(tmp_path, monkeypatch):
