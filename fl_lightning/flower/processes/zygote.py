@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import frames
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
@@ -21,6 +22,8 @@ from flwr.supernode.cli import flwr_clientapp
 from flwr.supernode.runtime import run_clientapp as runtime
 
 WORKER = os.environ["FL_LIGHTNING_WORKER"]  # path of the worker's socket
+
+PATIENCE = 120.0  # seconds
 
 app = ClientApp()
 
@@ -39,14 +42,28 @@ def step(message: Message, context: Context) -> Message:
 
 def _forward(message: Message) -> Message:
     try:
-        with socket.socket(socket.AF_UNIX) as worker:
-            worker.connect(WORKER)
+        with _connected() as worker:
             frames.send(worker, message.content["message"]["frame"].data)
             data = frames.receive(worker)
     except (OSError, EOFError) as error:
-        raise RuntimeError("its worker process ended or is not ready; see worker.log of the site") from error
+        raise RuntimeError("its worker process ended; see worker.log of the site") from error
     frame = Array(dtype="uint8", shape=(len(data),), stype="fl_lightning", data=data)
     return Message(RecordDict({"message": ArrayRecord({"frame": frame})}), reply_to=message)
+
+
+def _connected() -> socket.socket:
+    """The worker; one that has just ended is being started again, which is waited for."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        worker = socket.socket(socket.AF_UNIX)
+        try:
+            worker.connect(WORKER)
+            return worker
+        except (FileNotFoundError, ConnectionRefusedError):
+            worker.close()
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def _ours_alone() -> None:

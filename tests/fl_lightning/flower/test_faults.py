@@ -68,10 +68,10 @@ class Fit:
         return json.loads((self.run / "results.json").read_text())
 
 
-def until(condition):
+def until(fit, condition):
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end
+        assert time.monotonic() < end and fit.process.poll() is None, Path(fit.log.name).read_text()
         time.sleep(0.1)
 
 
@@ -98,7 +98,7 @@ def took_part(run, client):
 def test_a_worker_that_dies_is_named_at_once_and_goes_on_from_its_disk(cluster):
     hold(cluster, 1, after=1)
     fit = Fit(cluster, "worker")
-    until(lambda: trainings(cluster, 1) == 2)
+    until(fit, lambda: trainings(cluster, 1) == 2)
     os.kill(cluster.children(1)["flower.worker"], signal.SIGKILL)
     release(cluster, 1)
     results = fit.results()
@@ -112,7 +112,7 @@ def test_a_site_that_loses_power_is_left_out_and_rejoins(cluster):
     for number in (0, 1):
         hold(cluster, number, after=0)
     fit = Fit(cluster, "power")
-    until(lambda: trainings(cluster, 1) == 1 and trainings(cluster, 0) == 1)
+    until(fit, lambda: trainings(cluster, 1) == 1 and trainings(cluster, 0) == 1)
     cluster.kill(1)
     release(cluster, 1)
     cluster.start(1)
@@ -125,7 +125,7 @@ def test_a_site_that_loses_power_is_left_out_and_rejoins(cluster):
 def test_a_straggler_is_left_out_and_its_late_reply_leaves_no_trace(cluster):
     hold(cluster, 2, after=0)
     fit = Fit(cluster, "late", "--federation.client_timeout", "40")
-    until(lambda: took_part(fit.run, 0) == [0] and (fit.run / "checkpoints" / "round_00000").is_dir())
+    until(fit, lambda: took_part(fit.run, 0) == [0] and (fit.run / "checkpoints" / "round_00000").is_dir())
     release(cluster, 2)
     results = fit.results()
     first = results["failures"][0]
@@ -136,7 +136,7 @@ def test_a_straggler_is_left_out_and_its_late_reply_leaves_no_trace(cluster):
 def test_the_superlink_may_die_and_the_run_goes_on(cluster):
     hold(cluster, 0, after=1)
     fit = Fit(cluster, "superlink")
-    until(lambda: trainings(cluster, 0) == 2)
+    until(fit, lambda: trainings(cluster, 0) == 2)
     os.kill(cluster.children("server")["superlink"], signal.SIGKILL)
     cluster.wait_for("server", "superlink ended (exit code -9)")
     release(cluster, 0)
@@ -150,7 +150,7 @@ def test_server_and_fit_are_killed_and_resumed_with_the_same_bits(cluster, tmp_p
     monkeypatch.chdir(tmp_path)  # where the run in process notes its trainings
     hold(cluster, 0, after=1)
     fit = Fit(cluster, "resumed")
-    until(lambda: trainings(cluster, 0) == 2)
+    until(fit, lambda: trainings(cluster, 0) == 2)
     fit.process.kill()
     fit.process.wait()
     cluster.kill("server")
