@@ -227,7 +227,8 @@ class LitNeighGen(LitGraphModule):
         """
         if bool(self.started):
             return
-        self._check_features(batch)
+        for x in (batch.x, batch.hidden_x):
+            self.check_features(x)
         self.started.fill_(True)
         if not self.calibrate:
             return
@@ -240,8 +241,13 @@ class LitNeighGen(LitGraphModule):
         self.dgen.start_at(float(known.mean()) if len(known) else 0.0)
         self.fgen.start_at(mean_features(batch.x))
 
-    def _check_features(self, batch: Any) -> None:
-        values = torch.cat([(batch.x.values() if is_sparse(batch.x) else batch.x).flatten(), batch.hidden_x.flatten()])
+    def check_features(self, x: Tensor) -> None:
+        """Can these features, dense or sparse CSR, be generated?
+
+        Raises:
+            ValueError: They are not finite, or outside what ``feature_range`` can generate.
+        """
+        values = x.values() if is_sparse(x) else x
         if not bool(torch.isfinite(values).all()):
             raise ValueError("NeighGen needs finite features, but some are NaN or infinite; clean `x` first.")
         low, high = {"sigmoid": (0, 1), "tanh": (-1, 1), "relu": (0, torch.inf)}.get(

@@ -105,6 +105,12 @@ class FedSagePlus(FedAvg):
                     f"`FedSagePlus` mends subgraphs, but a client's data module is `{type(datamodule).__name__}`, which has no "
                     "`data`, `schema` and `with_data(data)`. Use `datamodules.ClientGraphDataModule`."
                 )
+        if self.hide_portion > 0 and self.mending not in ("none", "oracle"):
+            for client, datamodule in enumerate(datamodules):
+                try:
+                    self.generator.check_features(datamodule.data.x)
+                except ValueError as error:
+                    raise ValueError(f"`federation.strategy.init_args.generator` and client {client}: {error}") from error
         if self.mending == "oracle":
             if not hasattr(server_data, "data"):
                 raise ValueError(
@@ -224,7 +230,7 @@ class FedSagePlusClient(ClientHalf):
 
     def query(self, client: Client, request: Payload) -> Payload:
         """2a: U = z + eps of the nodes with k >= 1, their counts and fGen's weights; nothing if they are too few."""
-        if not self._can_hide(client):
+        if not client.store.section("generator"):  # nothing to hide, or phase 1 has failed here
             return Payload()
         generator = self._generator(client)
         query = self._query(client, generator)
@@ -256,7 +262,7 @@ class FedSagePlusClient(ClientHalf):
 
     def exchange(self, client: Client, request: Payload) -> Payload:
         """2d: one step of fGen with the local gradient and the peers' sum, at the weights and the U that were sent."""
-        if not self._can_hide(client):
+        if not client.store.section("generator"):
             return Payload()
         generator = self._generator(client)
         query = self._query(client, generator)

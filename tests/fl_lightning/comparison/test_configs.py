@@ -18,7 +18,8 @@ GRAPHS = {"Cora", "CiteSeer", "PubMed", "Computers", "Photo"}
 FULL = {
     "demo": ({"clients": {"3", "5", "10"}}, 4),
     "fedsage_cora": ({"clients": {"3", "5", "10"}}, 4),
-    "fedsage": ({"data": {"Cora", "CiteSeer", "PubMed", "CS"}, "clients": {"3", "5", "10"}}, 4),
+    "fedsage": ({"data": {"Cora", "CiteSeer", "CS"}, "clients": {"3", "5", "10"}}, 4),
+    "fedsage_pubmed": ({"clients": {"3", "5", "10"}}, 4),
     "fedpub_disjoint": ({"data": GRAPHS, "clients": {"5", "10", "20"}}, 6),
     "fedpub_overlapping": ({"data": GRAPHS, "clients": {"10", "30", "50"}}, 6),
     "fedchem": ({"data": MOLECULES, "alpha": {"0.1", "0.5", "1.0"}}, 9),

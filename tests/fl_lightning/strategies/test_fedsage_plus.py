@@ -180,6 +180,9 @@ def test_the_encoder_does_not_reach_any_message_but_through_u(tmp_path):
         assert reply.error is None, reply.error
         return reply.payload
 
+    assert not ask("query", 0).tensors  # without phase 1 (it may have failed here) nobody asks with an untrained generator
+    assert not ask("exchange", 0).values
+    ask("pretrain", 0)
     query = ask("query", 0)
     question = {f"0/{n}": t for n, t in query.tensors.items()}
     first = ask("peer_gradient", 1, question, num_nodes={"0": query.values["num_nodes"]})
@@ -266,6 +269,18 @@ def test_without_diagnostics_no_figure_of_the_generator_leaves(tmp_path):
 def test_other_data_modules_are_refused_in_yaml_names():
     with pytest.raises(ValueError, match="mends subgraphs.*LightningDataModule.*ClientGraphDataModule"):
         plus().check(LitModel(), [LightningDataModule()], None)
+
+
+def test_features_that_cannot_be_generated_are_refused_before_round_one(tmp_path):
+    """PubMed's TF-IDF goes beyond 1: a sigmoid cannot give that, and it is no single client's fault."""
+    datamodule = data()
+    datamodule.setup("fit")
+    clients = datamodule.client_datamodules()
+    large = clients[1].with_data(clients[1].data.clone())
+    large.data.x = large.data.x * 1.5
+    with pytest.raises(ValueError, match="generator` and client 1: Features go from .* to 1.5.*feature_range: identity"):
+        plus(generator=LitNeighGen()).check(LitModel(), [clients[0], large], datamodule)
+    plus(generator=LitNeighGen(feature_range="identity")).check(LitModel(), [clients[0], large], datamodule)
 
 
 @pytest.mark.parametrize(

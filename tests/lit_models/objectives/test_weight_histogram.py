@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lit_models.base import SampleLosses
-from lit_models.objectives import FLIT, ERM, FedFocal, FedProx, FLITPlus
+from lit_models.objectives import ERM, FLIT, FedFocal, FedProx, FLITPlus
 from lit_models.objectives.weight_histogram import NUM_BINS, counts, group_histogram, mean_by_group
 
 
