@@ -125,7 +125,7 @@ def test_a_site_that_loses_power_is_left_out_and_rejoins(cluster):
 def test_a_straggler_is_left_out_and_its_late_reply_leaves_no_trace(cluster):
     hold(cluster, 2, after=0)
     fit = Fit(cluster, "late", "--federation.client_timeout", "40")
-    until(fit, lambda: took_part(fit.run, 0) == [0] and (fit.run / "checkpoints" / "round_00000").is_dir())
+    until(fit, lambda: (fit.run / "checkpoints" / "round_00000").is_dir())
     release(cluster, 2)
     results = fit.results()
     first = results["failures"][0]
