@@ -44,11 +44,17 @@ def cluster(running):
     for number in range(3):
         for name in ("hold", "trainings"):
             (running.site(number) / name).unlink(missing_ok=True)
-    return running
+    yield running
+    while Fit.started:  # of a test that failed
+        process = Fit.started.pop()
+        process.kill()
+        process.wait()
 
 
 class Fit:
     """`fl-lightning fit` in a process of its own."""
+
+    started: list[subprocess.Popen] = []
 
     def __init__(self, cluster, name, *more):
         self.folder = cluster.root / name
@@ -57,6 +63,7 @@ class Fit:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fl_lightning", *arguments], stdout=self.log, stderr=subprocess.STDOUT
         )
+        self.started.append(self.process)
 
     @property
     def run(self):
