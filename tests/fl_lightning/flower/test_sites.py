@@ -20,7 +20,12 @@ def ledger(run):
     return sorted((run / "ledger.jsonl").read_text().splitlines())
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+QUICK = ("fedsage_plus", "fedpub")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS]
+)
 def test_same_bits_as_in_process_and_the_memory_stays_at_the_site(name, tmp_path, monkeypatch):
     here = Here(tmp_path, EXPERIMENTS[name])
 
@@ -43,6 +48,7 @@ def test_same_bits_as_in_process_and_the_memory_stays_at_the_site(name, tmp_path
     assert here.state(0).stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_workers_may_be_started_anew_before_any_request(tmp_path, monkeypatch):
     here = Here(tmp_path, EXPERIMENTS["fedpub"])
     local = here.fit(monkeypatch, flower=False)
@@ -67,6 +73,7 @@ def test_a_resumed_run_gives_the_bits_of_one_that_was_not_interrupted(tmp_path, 
                      {n: t for n, t in server_tensors(resumed).items() if n.startswith(last)})  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_reply_that_is_lost_leaves_no_trace_in_the_clients_memory(tmp_path, monkeypatch):
     # Client 1's reply of round 0 is lost after it was committed. In round 1 it must train like one that has not trained yet:
     # as in a federation in which client 1 fails in round 0.
