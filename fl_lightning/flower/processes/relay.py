@@ -11,7 +11,7 @@ import socket
 import time
 
 import frames
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -69,7 +69,7 @@ def _collect(grid: Grid, fit: socket.socket, pending: dict[str, str], timeout: f
             if tag is None:  # a reply is known by what it answers: errors come from the SuperLink, whoever was asked
                 continue
             if reply.has_error():
-                frames.send(fit, frames.pack({"tag": tag, "error": _reason(reply.error.code, reply.error.reason)}))
+                frames.send(fit, frames.pack({"tag": tag, "error": _reason(reply.error, timeout)}))
             else:
                 frames.send(fit, frames.pack({"tag": tag, "error": None}, reply.content["message"]["frame"].data))
             wait = 0.05
@@ -82,6 +82,7 @@ def _collect(grid: Grid, fit: socket.socket, pending: dict[str, str], timeout: f
             wait = min(0.5, wait * 1.5)
 
 
-def _reason(code: int, reason: str | None) -> str:
-    known = {3: "no answer in time", 5: "it is not connected any more", 8: "its ClientApp process died"}
-    return f"{known.get(code, reason or 'error')} (Flower's error {code})"
+def _reason(error: Error, timeout: float | None) -> str:
+    late = "no answer in time" if timeout is None else f"no answer within {timeout:g} s"
+    known = {3: late, 5: "it is not connected any more", 8: "its ClientApp process died"}
+    return f"{known.get(error.code, error.reason or 'error')} (Flower's error {error.code})"
