@@ -181,7 +181,11 @@ class ShortRuns:
         """What the validation or test loop's ``run()`` would give; ``None``, and nothing done, as in :meth:`fit`."""
         trainer, module = self._trainer, self._trainer.lightning_module
         loop, stage = trainer._evaluation_loop, trainer.state.stage.dataloader_prefix
-        if loop.inference_mode or not _has_none(EVALUATION_HOOKS, module, trainer.callbacks):
+        if (
+            loop.inference_mode
+            or type(trainer.precision_plugin) is not Precision
+            or not _has_none(EVALUATION_HOOKS, module, trainer.callbacks)
+        ):
             return None
         known = self._find(stage)
         if known is None:

@@ -266,6 +266,15 @@ def test_every_hook_around_a_batch_is_called_in_every_run(hook, owner, monkeypat
     assert numbers == [numbers[0]] * 3
 
 
+def test_another_precision_is_evaluated_by_lightning(monkeypatch):
+    """Its plugin converts the batch."""
+    args = {"max_epochs": 1, "precision": "64-true"}
+    ours, _, taken = history(Net().double(), args, [Data()], True, monkeypatch)
+    stock, _, _ = history(Net().double(), args, [Data()], False, monkeypatch)
+    assert same(ours, stock)
+    assert {was_short for _, was_short in taken} == {False}
+
+
 def test_a_new_loader_is_noticed(monkeypatch):
     """A data module that gives another loader than before is not served the old one."""
     data = Data(8)
