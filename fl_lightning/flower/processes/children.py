@@ -52,7 +52,7 @@ class Children:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**self.environment, **(environment or {})},
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
 
     def ended(self) -> dict[str, int]:
@@ -95,9 +95,10 @@ class Children:
             self.stop(name)
 
 
-def _end_with_parent() -> None:
+def end_with_parent(with_signal: int = signal.SIGTERM) -> None:
+    """This process gets a signal when its parent ends (on Linux); a fork does not inherit that."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, with_signal)
 
 
 def beside(script: str) -> list[str]:

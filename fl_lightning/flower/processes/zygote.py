@@ -16,6 +16,7 @@ import sys
 import time
 
 import frames
+from children import end_with_parent
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supernode.cli import flwr_clientapp
@@ -94,6 +95,7 @@ def _serve(path: str) -> None:
             connection.close()
             continue
         if os.fork() == 0:
+            end_with_parent(signal.SIGKILL)  # what it could still say, nobody would hear
             server.close()
             connection.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
