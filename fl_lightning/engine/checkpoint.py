@@ -51,7 +51,7 @@ class Checkpoints:
             if final.exists():
                 shutil.rmtree(final)
             os.replace(draft, final)
-            _sync(self.directory)
+            sync_folder(self.directory)
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
             hint = " The disk is full." if error.errno == errno.ENOSPC else ""
@@ -142,7 +142,8 @@ def difference(old: Any, new: Any, key: str = "") -> list[str]:
     return [] if old == new else [f"{key}: {old} -> {new}"]
 
 
-def _sync(directory: Path) -> None:
+def sync_folder(directory: Path) -> None:
+    """Make the names in a folder durable: a file that was renamed into it is there after a power cut."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

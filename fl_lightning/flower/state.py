@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from fl_lightning.engine.checkpoint import sync_folder
 from fl_lightning.engine.store import ClientStore
 
 SESSION = re.compile(r"[0-9a-f]{16}")
@@ -55,7 +56,7 @@ class StateFolder:
         try:
             store.save(draft)
             os.replace(draft, path)
-            _sync(path.parent)
+            sync_folder(path.parent)
         except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
             draft.unlink(missing_ok=True)
             full = getattr(error, "errno", None) == errno.ENOSPC
@@ -71,11 +72,3 @@ class StateFolder:
         if not SESSION.fullmatch(session) or not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise ValueError("a session must be 16 hexadecimal digits and a step a number")
         return self.folder / session / f"step_{step:08d}.pt"
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

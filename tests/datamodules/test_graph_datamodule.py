@@ -190,7 +190,10 @@ def test_awkward_clients_train_and_test_under_a_stock_trainer(batch_size):
         trainer = Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
                           enable_model_summary=False, accelerator="cpu")  # fmt: skip
         trainer.fit(Linear(), datamodule=client)
+        assert trainer.global_step == (0 if not client.data.train_mask.any() and batch_size else trainer.num_training_batches)
         trainer.test(Linear(), datamodule=client, verbose=False)
+        if batch_size is None:  # the whole graph in one batch
+            assert trainer.logged_metrics["seen"] == client.data.test_mask.sum()
 
 
 def test_mended_graph_replaces_the_clients():
