@@ -19,9 +19,7 @@ def write_site_key(private: Path, public: Path) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(
         private,
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-        ),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()),
     )
     public.write_bytes(key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH))
 

@@ -42,14 +42,22 @@ class Cluster:
 
     def __init__(self, root: Path, experiments: dict[str, Any] = EXPERIMENTS, sites: int = 3, **own: Any) -> None:
         self.root, self.processes = root, {}
-        port, control = free_ports(2)
-        command(["site", "init", str(root / "fed"), "--test", str(sites), "--port", str(port), "--control", str(control)])
+        self.prepare(sites, *free_ports(2))
         files = []
         for name, config in experiments.items():
             (root / f"{name}.yaml").write_text(yaml.safe_dump(config))
             files.append(str(root / f"{name}.yaml"))
         for number in range(sites):
             self.change(number, experiments=files, accelerator="cpu", **{"whole_data": True, **own})
+
+    def prepare(self, sites: int, port: int, control: int) -> None:
+        """Keys, certificates and configs."""
+        folder = str(self.root / "fed")
+        command(["site", "init", folder, "--test", str(sites), "--port", str(port), "--control", str(control)])
+
+    def machine(self, who: str | int) -> list[str]:
+        """What to put before a command so that it runs where the server or a site is."""
+        return []
 
     @property
     def server_yaml(self) -> Path:
@@ -72,8 +80,8 @@ class Cluster:
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             kind = "server" if each == "server" else "client"
             self.processes[each] = subprocess.Popen(
-                [sys.executable, "-m", "fl_lightning", kind], cwd=folder, stdout=output, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+                [*self.machine(each), sys.executable, "-m", "fl_lightning", kind], cwd=folder, env=environment,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         for each in who if wait else ():
             self.wait_for(each, "ready: sites reach" if each == "server" else "connected to")

@@ -7,6 +7,7 @@ This file and `frames.py` are all the code of the app that is submitted; it know
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 
@@ -78,7 +79,8 @@ def _collect(grid: Grid, fit: socket.socket, pending: dict[str, str], timeout: f
                 frames.send(fit, frames.pack({"tag": tag, "error": f"no answer within {timeout:g} s"}))
             pending.clear()
         if pending:
-            time.sleep(wait)
+            if select.select([fit], [], [], wait)[0]:  # `fit` says nothing while it waits: readable means that it is gone
+                raise SystemExit("`fl-lightning fit` has ended while sites were at work.")
             wait = min(0.5, wait * 1.5)
 
 

@@ -35,7 +35,7 @@ def main(spec: dict) -> int:
         secret.write_bytes(secrets.token_bytes(32))
     (home / "config.toml").write_text(
         '[superlink]\ndefault = "federation"\n\n[superlink.federation]\n'
-        f'address = {json.dumps(spec["control"])}\nroot-certificates = {json.dumps(spec["ca"])}\n',
+        f"address = {json.dumps(spec['control'])}\nroot-certificates = {json.dumps(spec['ca'])}\n",
         encoding="utf-8",
     )
     if not (home / "superlink.db").is_file():

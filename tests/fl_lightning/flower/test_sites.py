@@ -23,9 +23,7 @@ def ledger(run):
 QUICK = ("fedsage_plus", "fedpub")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS])
 def test_same_bits_as_in_process_and_the_memory_stays_at_the_site(name, tmp_path, monkeypatch):
     here = Here(tmp_path, EXPERIMENTS[name])
 
