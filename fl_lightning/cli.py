@@ -230,8 +230,15 @@ def main(args: list[str] | None = None) -> None:
     except (ValueError, FederationError, OSError) as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
-        sys.stderr.write(f"fl-lightning: error: {error}\n(FL_LIGHTNING_TRACEBACK=1 shows where.)\n")
+        sys.stderr.write(f"fl-lightning: error: {_innermost(error)}\n(FL_LIGHTNING_TRACEBACK=1 shows where.)\n")
         raise SystemExit(1) from error
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What a class said of its arguments, without the list of types and values into which jsonargparse puts it."""
+    while isinstance(error.__cause__, ValueError) and "Does not validate against any of the Union" in str(error):
+        error = error.__cause__
+    return error
 
 
 def _say(lines: list[str]) -> None:

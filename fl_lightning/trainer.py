@@ -312,6 +312,8 @@ class _Run:
     def train(self) -> None:
         """All phases and rounds from where the state stands."""
         state, settings = self.state, self.settings
+        if settings.monitor is not None and state["phase"] == state["step"] == state["round"] == 0:
+            self._try_monitor()
         while state["phase"] < len(self.phases):
             phase = self.phases[state["phase"]]
             with self._bar(phase.name, state["step"], phase.num_steps) as bar:
@@ -428,6 +430,26 @@ class _Run:
         with stream(self.trainer.seed, f"global {stage}", round):
             metrics = self.local.evaluate(self.server_data, stage)
         return None if metrics is None else {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+
+    def _try_monitor(self) -> None:
+        """A wrong ``federation.monitor`` is found now, and not after the first round, which phases may put off for hours.
+
+        The untrained model is validated until one data set logs the metric: as a rule once. It is a copy, and its random
+        stream is its own, so that the run's bits are those without this.
+        """
+        probe = LocalTrainer(copy.deepcopy(self.module), copy.deepcopy(self.trainer.trainer_args), self.trainer.seed)
+        seen: list[Mapping[str, Any] | None] = []
+        for data in (self.server_data, *self.datamodules):
+            if not isinstance(data, L.LightningDataModule):
+                continue  # at a site of its own, or none
+            try:
+                with quiet(), stream(self.trainer.seed, "monitor", 0):
+                    seen.append(probe.evaluate(data, "val"))
+            except Exception:  # a module may need what only a round gives it; the first validation tells
+                return
+            if self.metric in (seen[-1] or {}):
+                return
+        self._check_monitor("val", seen)
 
     def _check_monitor(self, stage: str, metrics: Sequence[Mapping[str, Any] | None]) -> None:
         names = {name for m in metrics if m is not None for name in m}

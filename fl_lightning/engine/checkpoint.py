@@ -119,8 +119,12 @@ def find(path: str, runs: Path, newest: Path | None = None) -> Path:
         if path == "last":
             return last
         best = read(last)[1]["best"]["checkpoint"]
+        if best is None and (run / "results.json").is_file():  # no validation sample anywhere: it ended with its last round
+            return last
         if best is None:
-            raise ResumeError(f"`--ckpt_path best`: `{run}` has not been validated yet; use `last`.")
+            raise ResumeError(
+                f"`--ckpt_path best`: `{run}` has not been validated yet; use `--ckpt_path last`, or go on with `fit`."
+            )
         return run / "checkpoints" / best
     if (Path(path) / "server.pt").is_file():
         return Path(path)

@@ -16,8 +16,11 @@ def number_of_participants(clients_per_round: int | float, num_clients: int) -> 
         ValueError: For 0 or less, a fraction above 1, or a count above the number of clients.
     """
     key = "`federation.clients_per_round`"
-    if isinstance(clients_per_round, bool) or clients_per_round <= 0:
-        raise ValueError(f"{key} must be a count of at least 1 or a fraction in (0, 1], got {clients_per_round}.")
+    if not isinstance(clients_per_round, int | float) or isinstance(clients_per_round, bool) or clients_per_round <= 0:
+        raise ValueError(
+            f"{key} must be a count of at least 1 or a fraction in (0, 1], got {clients_per_round}. Leave it out, or write "
+            "1.0, for all clients in each round."
+        )
     if isinstance(clients_per_round, float):
         if clients_per_round > 1:
             raise ValueError(

@@ -184,6 +184,7 @@ def test_print_config_shows_every_section_and_trains_nothing(call):
         (["--federation.strategy.init_args.tau", "3"], "tau"),
         (["--federation.num_rounds", "two"], "num_rounds"),
         (["--federation.clients_per_round", "0"], "`federation.clients_per_round`"),
+        (["--federation.clients_per_round", "null"], "`federation.clients_per_round` must be a count of at least 1"),
         (["--federation.num_rounds", "0"], "`federation.num_rounds` must be at least 1"),
         (["--trainer.maximum", "3"], "maximum"),
         (["--trainer.max_epoch", "3"], "max_epoch"),
@@ -198,6 +199,12 @@ def test_print_config_shows_every_section_and_trains_nothing(call):
 def test_mistakes_end_with_a_message_in_the_users_names(call, options, text):
     code, _, err = call("fit", *options)
     assert code not in (0, None) and text in err and "Traceback" not in err
+
+
+def test_what_a_class_says_of_its_arguments_is_all_that_is_said(call):
+    code, _, err = call("fit", "--data.init_args.batch_size", "0")
+    assert code == 1 and err.startswith("fl-lightning: error: `data.init_args.batch_size` is 0, but must be at least 1")
+    assert "Union" not in err and "Namespace" not in err
 
 
 def test_a_missing_config_file(call):

@@ -51,6 +51,13 @@ def run(tmp_path, monkeypatch, capsys):
     return call
 
 
+def test_without_a_validation_sample_the_last_round_predicts(run, tmp_path):
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "a.csv").write_text("code,smiles,y\n1,CC,1\n2,CCC,2\n3,CCCC,3\n")
+    rows = run(MOLECULES, "--data.init_args.fractions", "[1.0, 0.0, 0.0]", "--data.init_args.num_clients", "1")
+    assert [row["id"] for row in rows] == ["1", "2", "3"] and all(row["prediction_y"] for row in rows)
+
+
 def test_nodes_by_the_global_model(run, tmp_path):
     ids = ["x 9", "b", "é", *(f"n{i}" for i in range(20, 2, -1))]
     lines = [f"{name},{i},{'yes' if i % 2 else 'no'},{'north' if i % 3 else 'south'}" for i, name in enumerate(ids)]

@@ -106,6 +106,21 @@ def test_a_monitor_that_nobody_logs_lists_what_is_logged(tmp_path):
         federate(tmp_path, monitor="accuracy")
 
 
+@pytest.mark.parametrize("server", [False, True])
+def test_a_wrong_monitor_is_found_before_anything_is_trained(tmp_path, monkeypatch, server):
+    steps = []
+    monkeypatch.setattr(Linear, "training_step", lambda self, batch, index: steps.append(index))
+    with pytest.raises(ValueError, match="`federation.monitor` is `accuracy`, but `Linear` logs for `val` only: loss"):
+        federate(tmp_path, data=Central(*clients()) if server else clients(), monitor="accuracy")
+    assert steps == []
+
+
+def test_a_monitor_that_is_named_changes_no_bit(tmp_path):
+    named, guessed = (federate(tmp_path / str(monitor), monitor=monitor) for monitor in ("loss", None))
+    assert torch.equal(named.module.net.weight, guessed.module.net.weight)
+    assert named.results["val"] == guessed.results["val"] and named.results["best_round"] == guessed.results["best_round"]
+
+
 class Scored(Linear):
     """Logs a score that grows with the round and a loss that does too."""
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fl_lightning.engine.sampling import number_of_participants, participants
 
 
-@pytest.mark.parametrize("wrong", [0, 0.0, -1, -0.5, 1.5, 2.0, True, False])
+@pytest.mark.parametrize("wrong", [0, 0.0, -1, -0.5, 1.5, 2.0, True, False, None, "all"])
 def test_not_a_count_and_not_a_fraction(wrong):
     with pytest.raises(ValueError, match="`federation.clients_per_round`"):
         number_of_participants(wrong, 4)
