@@ -97,7 +97,8 @@ class Table:
             if name not in self.columns:
                 raise ValueError(
                     f"`{option}` is {name!r}, but `{self.path}` has no such column. Its columns are: "
-                    f"{_listed(self.columns)}" + ("." if self.separator is None else f" (separator {self.separator!r}).")
+                    f"{listed(self.columns)}" + ("." if self.separator is None else f" (separator {self.separator!r}).")
+                    + _instead(option, name, self.columns)
                 )
             if names.count(name) > 1:
                 raise ValueError(f"`{self.path}` has {names.count(name)} columns called {name!r}: rename all but one.")
@@ -322,5 +323,25 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
-def _listed(names: Sequence[str], most: int = 12) -> str:
+def alike(name: str, columns: Sequence[str]) -> str | None:
+    """The column that is this name in another spelling (``logS`` and ``log_s``), if there is one."""
+    return next((column for column in columns if column != name and folded(column) == folded(name)), None)
+
+
+def folded(name: str) -> str:
+    """A name without what people write differently: case, spaces, signs."""
+    return re.sub(r"[\W_]+", "", name).lower() or name
+
+
+def _instead(option: str, name: str, columns: Sequence[str]) -> str:
+    """What to write for a column that is not there."""
+    spelling = alike(name, columns)
+    if spelling is not None:
+        return f" Write `{option}: {spelling}`."
+    header = "edge_header" if option.endswith(("source_column", "target_column")) else "header"
+    return f" Set `{option}` to one of them, or `data.init_args.{header}: false` if the first line is a row already."
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names for a message."""
     return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")

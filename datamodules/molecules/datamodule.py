@@ -338,4 +338,5 @@ def _check_classes(y: np.ndarray, molecules: MoleculeSet) -> None:
         position, task = wrong[0]
         raise ValueError(f"row {int(molecules.packed.sample_id[position])} has label {y[position, task]:g} for task "
                          f"`{molecules.task_names[task]}`, but the labels of a classification are 0, 1 or blank "
-                         f"({len(wrong)} such labels).")
+                         f"({len(wrong)} such labels). Write a column of 0 and 1 for each class, or set "
+                         "`data.init_args.task: regression` for measurements.")

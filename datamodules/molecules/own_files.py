@@ -61,12 +61,20 @@ def find_files(files: str | Sequence[str]) -> list[Path]:
         inside = [p for p in sorted(path.iterdir())
                   if p.is_file() and (is_sdf(p) or any(s in TABLES for s in p.suffixes[-2:]))]
         if not inside:
+            folders = [str(p) for p in sorted(path.iterdir()) if p.is_dir()]
             raise ValueError(f"`data.init_args.files`: the folder `{path}` has no file *{', *'.join(TABLES)} or *.sdf "
-                             "(.gz, too).")
+                             "(.gz, too)." + (f" It has folders: `files: [{', '.join(folders[:5])}]`." if folders else ""))
         found += inside
     if not found:
         raise ValueError("`data.init_args.files` is empty: name a file, a folder, or several files.")
     return found
+
+
+def unread_files(files: str | Sequence[str]) -> list[str]:
+    """Files in the named folders that are no table and no SDF file by their names, hidden ones apart: a site's, perhaps."""
+    read, named = set(find_files(files)), [Path(name) for name in ([files] if isinstance(files, str) else files)]
+    return [str(p) for path in named if path.is_dir() for p in sorted(path.iterdir())
+            if p.is_file() and not p.name.startswith(".") and p not in read]
 
 
 def client_names(paths: Sequence[Path]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from datamodules.report import Finding, finding
+from datamodules.tables import folded
 
 UNIT = re.compile(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$")
 
@@ -23,20 +24,11 @@ def agreed_tasks(found: Mapping[str, Sequence[str]]) -> list[str]:
     tasks: dict[str, str] = {}
     for client, names in found.items():
         for name in names:
-            known = tasks.setdefault(_folded(name), name)
+            known = tasks.setdefault(folded(name), name)
             if known != name:
                 raise ValueError(f"client {client!r} calls a task {name!r}, which others call {known!r}: rename the column "
                                  "in one of the files, or name the tasks in `data.init_args.targets`.")
     return list(tasks.values())
-
-
-def other_spelling(task: str, columns: Sequence[str]) -> str | None:
-    """The column that is this task written in another way (``logS`` and ``log_s``), if there is one."""
-    return next((name for name in columns if name != task and _folded(name) == _folded(task)), None)
-
-
-def _folded(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name).lower() or name
 
 
 def guess_task(y: np.ndarray, owner: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
@@ -67,7 +59,16 @@ def guess_task(y: np.ndarray, owner: Sequence[str], names: Sequence[str]) -> tup
                 "`classification`) if you know better.")
     task = "classification" if binary.all() else "regression"
     why = "all labels are 0 or 1" if task == "classification" else "there are labels other than 0 and 1"
+    coded = [f"`{name}`" for name, column in zip(names, y.T, strict=True) if _few_whole_numbers(column)]
+    if coded:
+        why += f"; if those of {', '.join(coded[:5])} are classes, write a column of 0 and 1 for each class"
     return task, f"task {task}: {why} (`data.init_args.task` says otherwise)."
+
+
+def _few_whole_numbers(column: np.ndarray, most: int = 10) -> bool:
+    """Whether labels look like numbers of classes: three or more different whole numbers, but not many."""
+    values = np.unique(column[np.isfinite(column)])
+    return 2 < len(values) <= most and bool((values == np.round(values)).all() and values[0] >= 0)
 
 
 def units_of(names: Sequence[str], given: Mapping[str, str] | None) -> tuple[list[str], list[str]]:

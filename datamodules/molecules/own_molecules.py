@@ -14,12 +14,20 @@ from typing import Any, Literal
 import numpy as np
 
 from datamodules.molecules.datamodule import MoleculeDataModule
-from datamodules.molecules.own_files import MoleculeFile, client_names, find_files, is_sdf, numeric_columns, read_file
-from datamodules.molecules.own_labels import agreed_tasks, guess_task, other_spelling, scale_findings, units_of
+from datamodules.molecules.own_files import (
+    MoleculeFile,
+    client_names,
+    find_files,
+    is_sdf,
+    numeric_columns,
+    read_file,
+    unread_files,
+)
+from datamodules.molecules.own_labels import agreed_tasks, guess_task, scale_findings, units_of
 from datamodules.molecules.sdf import geometry_set, read_records
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, usable_rows
 from datamodules.report import finding, with_remedies
-from datamodules.tables import TableFormat, decimal_mark, is_blank, parse_numbers
+from datamodules.tables import TableFormat, alike, decimal_mark, is_blank, listed, parse_numbers, shown
 
 METRICS = {"regression": ("rmse", "mae"), "classification": ("auroc",)}
 OWNER = "client"
@@ -47,7 +55,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
     Args:
         files: A file (CSV of any separator and line end, plain or gzip; parquet; SDF), several, or a folder of them.
         smiles_column: Column of SMILES; not for SDF.
-        targets: Columns of labels, blank = missing; a client may lack some. Null = all other columns of numbers.
+        targets: Column of labels, or several; blank = missing, and a client may lack some. Null = all other columns of numbers.
         id_column: Column of ids, which predictions keep; null = ``row`` or ``file:row``, and for SDF a record's first line.
         client_column: Column that names each row's client. Rows without a client cannot be used.
         task: ``regression`` or ``classification`` (labels 0 and 1); null = found out from the labels.
@@ -57,6 +65,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         separator: Of fields; null = found out.
         decimal: ``.`` or ``,``; null = found out for each column.
         encoding: Of text.
+        header: Whether the first line names the columns; otherwise they are ``"0"``, ``"1"``, ... (as ``.smi`` files have it).
         partition: ``file`` (one client per file), ``column`` (one per value of ``client_column``) or one of
             ``MoleculeDataModule``'s; null = ``column`` with a ``client_column``, ``file`` for several files, else
             ``scaffold_lda``.
@@ -73,7 +82,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         self,
         files: str | list[str] = "molecules.csv",
         smiles_column: str = "smiles",
-        targets: list[str] | None = None,
+        targets: str | list[str] | None = None,
         id_column: str | None = None,
         client_column: str | None = None,
         task: Literal["regression", "classification"] | None = None,
@@ -83,6 +92,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         separator: str | None = None,
         decimal: Literal[".", ","] | None = None,
         encoding: str = "utf-8",
+        header: bool = True,
         partition: Literal["file", "column", "scaffold_lda", "official", "iid", "random", "label"] | None = None,
         predict_files: str | list[str] | None = None,
         **options: Any,
@@ -107,12 +117,15 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         if geometry and flat:
             raise ValueError("`data.init_args.geometry: true` needs positions, which only SDF files (*.sdf, *.sdf.gz) have, "
                              f"but there is {flat[0]!r}.")
-        self.smiles_column, self.targets, self.id_column = smiles_column, targets, id_column
+        self.smiles_column, self.id_column = smiles_column, id_column
+        self.targets = [targets] if isinstance(targets, str) else targets
         self.given_task, self.given_metric, self.given_units = task, metric, units
         self.geometry, self.decimal = geometry, decimal
-        self._form = TableFormat(separator, encoding)
+        self._form = TableFormat(separator, encoding, header)
         self.original_ids: list[str] = []
-        self.notices: list[str] = []
+        self.row_clients: list[str] = []
+        unread = unread_files(files)
+        self.notices = [f"not read, by their names: {listed(unread)}."] if unread else []
         self._all_clients: set[str] = set()
         self.predicted_rows: PredictedRows | None = None
 
@@ -131,6 +144,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         files = [self._read(path, name, [], with_client=False)
                  for path, name in zip(self.predict_paths, client_names(self.predict_paths), strict=True)]
         ids = [name for file in files for name in self._ids(file, len(files))]
+        self._need_rows(files)
         size = sum(file.size for file in files)
         reasons = [file.bad.get(row, "") for file in files for row in range(file.size)]
         y = np.full((size, len(self.task_names)), np.nan, dtype=np.float32)
@@ -142,6 +156,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
 
     def load(self) -> MoleculeSet:
         files = self._read_files()
+        self._need_rows(files)
         tasks = self._tasks(files)
         reasons = [file.bad.get(row, "") for file in files for row in range(file.size)]
         y = np.stack([self._label(files, task, reasons) for task in tasks], axis=1)
@@ -149,7 +164,9 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         owner = [name for file in files for name in self._owners(file)]
         for row, name in enumerate(owner):
             if is_blank(name) and not reasons[row]:
-                reasons[row] = "no client"
+                reasons[row] = "no client" + (f" ({shown(name)} counts as blank)" if name else "")
+        if self.partition == "column":
+            self.row_clients = ["" if is_blank(name) else name for name in owner]
         self._all_clients = {name for name in owner if not is_blank(name)} | {file.name for file in files if self.by_file}
         self._set_task(y, owner, tasks)
         units, notices = units_of(tasks, self.given_units)
@@ -179,17 +196,25 @@ class MoleculeCSVDataModule(MoleculeDataModule):
                 needed[f"data.init_args.{option}"] = column
         return read_file(path, name, self._form, needed, optional, self.featurise_workers)
 
+    @staticmethod
+    def _need_rows(files: Sequence[MoleculeFile]) -> None:
+        if not any(file.size for file in files):
+            raise ValueError(f"{listed([str(file.path) for file in files])}: no row below the first line, which names the "
+                             "columns. Needed is one row for each molecule.")
+
     def _tasks(self, files: Sequence[MoleculeFile]) -> list[str]:
         if self.targets is not None:
             if not self.targets or len(set(self.targets)) != len(self.targets):
                 raise ValueError(f"`data.init_args.targets` must name one or more different columns, got {self.targets}.")
             for task in self.targets:
                 if not any(task in file.columns for file in files):
+                    columns = list(dict.fromkeys(name for file in files for name in file.all_columns))
+                    spelling = alike(task, columns)
                     raise ValueError(f"`data.init_args.targets` names {task!r}, but no file has such a column: "
-                                     f"{', '.join(str(file.path) for file in files[:5])}. Leave `targets` out to see which "
-                                     "columns of numbers there are.")
+                                     f"{', '.join(str(file.path) for file in files[:5])}. " +
+                                     (f"Write `{spelling}`." if spelling else f"The columns are: {listed(columns)}."))
                 for file in files:
-                    spelling = None if task in file.columns else other_spelling(task, file.all_columns)
+                    spelling = None if task in file.columns else alike(task, file.all_columns)
                     if spelling is not None:
                         raise ValueError(f"client {file.name!r} has no column {task!r} but {spelling!r}: rename it in "
                                          f"`{file.path}`, or leave it out there.")
@@ -197,8 +222,9 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         besides = [self.smiles_column, *filter(None, (self.id_column, self.named_client_column))]
         tasks = agreed_tasks({file.name: numeric_columns(file, besides, self.decimal) for file in files})
         if not tasks:
-            raise ValueError(f"`{files[0].path}` has no column of numbers to learn. Name the columns of labels in "
-                             "`data.init_args.targets`.")
+            raise ValueError(f"`{files[0].path}` has no column of numbers to learn: its columns are "
+                             f"{listed(files[0].all_columns)}. Name those of labels in `data.init_args.targets`; labels are "
+                             "numbers, classes are 0 and 1.")
         self.notices.append(f"targets: {', '.join(f'`{task}`' for task in tasks)}, all other columns of numbers "
                             "(`data.init_args.targets` says otherwise).")
         return tasks
@@ -277,8 +303,8 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         without = sorted(self._all_clients - set(self._client_names)) if self.partition == "column" else []
         if without:
             found.append(finding("client_without_molecules", None, len(without), f"{', '.join(map(repr, without[:10]))} "
-                                 "have no usable row and are no clients of the federation.", "Correct their rows: all are "
-                                 "in `dropped_rows`."))
+                                 "have no usable row and are no clients of the federation.", "Correct their rows, or add "
+                                 "some: all that cannot be used are in `dropped_rows`."))
         unlabelled = int(np.isnan(molecules.packed.y.numpy()).all(1).sum())
         if unlabelled:
             found.append(finding("unlabelled_rows", None, unlabelled, f"{unlabelled} of {len(molecules)} molecules have no "

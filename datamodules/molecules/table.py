@@ -107,7 +107,8 @@ def usable_rows(reasons: Sequence[str], texts: Sequence[Any], invalid: str,
                          "without the header. Correct them, or leave them out with `data.init_args.invalid: drop`.")
     rows = np.array([row for row, reason in enumerate(reasons) if not reason], dtype=np.int64)
     if not len(rows):
-        raise ValueError(f"none of {len(reasons)} rows can be used: {shown}{more}. Are the columns of SMILES and labels right?")
+        raise ValueError(f"none of {len(reasons)} rows can be used: {shown}{more}. Are the columns of SMILES and labels right? "
+                         "Labels are numbers; classes are 0 and 1.")
     return rows, dropped
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 ID_NAMES = ("node_id", "sample_id", "id")
 UNHELD = "held by no client, and there is no global model"
+SERVERS = "validates or tests at the server (`data.init_args.fractions`), and there is no global model"
 
 
 def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[str, Tensor]]], datamodule: Any) -> Path:
@@ -32,7 +33,7 @@ def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[st
     record = datamodule.partition_record() if hasattr(datamodule, "partition_record") else {}
     clients = record.get("client_names") or []
     asked = getattr(datamodule, "predicted_rows", None)
-    owners = _owners(record, clients) if asked is None else {}
+    owners = _owners(record, clients, getattr(datamodule, "row_clients", ())) if asked is None else {}
     originals = getattr(datamodule, "original_ids", None) if asked is None else asked.ids
     dropped = getattr(datamodule, "dropped_rows", []) if asked is None else asked.dropped
     rows: list[tuple[int, int, dict[str, Any]]] = []
@@ -74,7 +75,8 @@ def _without(
     owners: Mapping[int, str],
 ) -> list[tuple[int, int, dict[str, Any]]]:
     """Rows of the data that no model predicts, with the reason."""
-    reasons = {row: UNHELD for row in range(len(originals or ()))} | {d["row"]: d["reason"] for d in left_out}
+    reasons = {row: SERVERS if owners.get(row) else UNHELD for row in range(len(originals or ()))}
+    reasons |= {d["row"]: d["reason"] for d in left_out}
     return [
         (row, -1, {"id": _id(row, originals), "client": owners.get(row, ""), "reason": reason})
         for row, reason in reasons.items()
@@ -102,11 +104,12 @@ def _client(client: int, names: Sequence[str]) -> str:
     return str(names[client]) if client < len(names) else str(client)
 
 
-def _owners(record: Mapping[str, Any], names: Sequence[str]) -> dict[int, str]:
-    """Which client holds a sample of the server's data; several (overlapping) are joined by a space."""
-    owners: dict[int, str] = {}
+def _owners(record: Mapping[str, Any], names: Sequence[str], rows: Sequence[str]) -> dict[int, str]:
+    """Which client holds a sample of the server's data; several (overlapping) are joined by a space. ``rows`` has the
+    client whose file or column says so of each row, also of those with which the server validates and tests."""
+    held: dict[int, str] = {}
     for client, members in enumerate(record.get("membership", [])):
         for sample in members:
             name = _client(client, names)
-            owners[sample] = f"{owners[sample]} {name}" if sample in owners else name
-    return owners
+            held[sample] = f"{held[sample]} {name}" if sample in held else name
+    return {row: name for row, name in enumerate(rows) if name} | held

@@ -110,14 +110,16 @@ def test_configuration_overrides_what_would_be_guessed(sites):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"smiles_column": "SMILES"}, "`data.init_args.smiles_column` is 'SMILES', but .*a.csv` has no such column"),
+        ({"smiles_column": "SMILES"}, "`data.init_args.smiles_column` is 'SMILES', but .*a.csv` has no such column.*"
+         "Write `data.init_args.smiles_column: smiles`"),
         ({"id_column": "name"}, "`data.init_args.id_column` is 'name'"),
-        ({"targets": ["y"]}, "`data.init_args.targets` names 'y', but no file has such a column"),
+        ({"targets": ["y"]}, "`data.init_args.targets` names 'y', but no file has such a column.*The columns are: 'code'"),
+        ({"targets": "LogS [mol/L]"}, r"no file has such a column: .*Write `logS \[mol/L\]`"),
         ({"targets": []}, "must name one or more"),
         ({"client_column": "site", "partition": "file"}, "leave out `data.init_args.client_column`"),
         ({"client_column": "site"}, "`data.init_args.client_column` is 'site'"),
         ({"task": "regression", "metric": "auroc"}, "for regression it must be one of: rmse, mae"),
-        ({"task": "classification"}, "has label -0.5 for task `logS"),
+        ({"task": "classification"}, "has label -0.5 for task `logS.*a column of 0 and 1 for each class"),
         ({"units": {"x": "m"}}, "`data.init_args.units` names 'x'"),
         ({"geometry": True}, "needs positions, which only SDF files"),
         ({"invalid": "raise"}, r"2 of 8 rows cannot be used: .*a.csv row 2 \(id 'A3'\) 'C1CC': invalid SMILES"),
@@ -246,3 +248,52 @@ def test_labels_in_words_are_told_not_taken_for_bad_molecules(tmp_path):
     (tmp_path / "m.csv").write_text("smiles,active\nCCO,true\nCCC,False\nC,TRUE\n")
     data = ready(files=str(tmp_path / "m.csv"), targets=["active"], cache_dir=None, num_clients=1, fractions=(1.0, 0.0, 0.0))
     assert data.schema["task"] == "classification" and data.molecules.packed.y.flatten().tolist() == [1, 0, 1]
+
+
+def test_files_without_a_row_are_told(tmp_path):
+    (tmp_path / "a.csv").write_text("smiles,y\n")
+    for options in ({}, {"targets": "y"}):
+        with pytest.raises(ValueError, match="a.csv': no row below the first line"):
+            ready(files=str(tmp_path / "a.csv"), cache_dir=None, **options)
+    (tmp_path / "b.csv").write_text("smiles,y\n" + "".join(f"{'C' * i},{i}\n" for i in range(1, 11)))
+    with pytest.raises(ValueError, match="a.csv': no row below the first line"):
+        ready(files=str(tmp_path / "b.csv"), predict_files=str(tmp_path / "a.csv"), num_clients=1, cache_dir=None)
+    found = ready(files=[str(tmp_path / "a.csv"), str(tmp_path / "b.csv")], cache_dir=None).report()["findings"]
+    assert any(f["kind"] == "client_without_molecules" and "'a' have no usable row" in f["message"] for f in found)
+
+
+def test_files_of_a_folder_that_are_not_read_are_named(tmp_path):
+    (tmp_path / "s").mkdir()
+    for name in ("north.csv", "south.xlsx", ".hidden"):
+        (tmp_path / "s" / name).write_text("smiles,y\n" + "".join(f"{'C' * i},{i}\n" for i in range(1, 11)))
+    notices = ready(files=str(tmp_path / "s"), num_clients=1, cache_dir=None).notices
+    assert [note for note in notices if "not read" in note] == [f"not read, by their names: '{tmp_path / 's' / 'south.xlsx'}'."]
+    with pytest.raises(ValueError, match=r"has no file \*.csv, .* It has folders: `files: \[.*/s\]`"):
+        ready(files=str(tmp_path), cache_dir=None)
+
+
+def test_a_table_without_a_header(tmp_path):
+    (tmp_path / "m.smi").write_text("".join(f"{'C' * i} m{i} {i}\n" for i in range(1, 11)))
+    with pytest.raises(ValueError, match="Its columns are: 'C', 'm1', '1' .*`data.init_args.header: false`"):
+        ready(files=str(tmp_path / "m.smi"), cache_dir=None)
+    data = ready(files=str(tmp_path / "m.smi"), header=False, smiles_column="0", id_column="1", targets="2", num_clients=1,
+                 cache_dir=None)  # fmt: skip
+    assert data.original_ids == [f"m{i}" for i in range(1, 11)]
+    assert data.molecules.packed.y.flatten().tolist() == [*range(1, 11)]
+
+
+def test_what_looks_like_classes_is_told_how_to_be_some(tmp_path):
+    (tmp_path / "m.csv").write_text("smiles,grade\nC,0\nCC,1\nCCC,2\nCCCC,1\n")
+    notices = ready(files=str(tmp_path / "m.csv"), num_clients=1, cache_dir=None, fractions=(1.0, 0, 0)).notices
+    assert any("if those of `grade` are classes, write a column of 0 and 1 for each class" in note for note in notices)
+    (tmp_path / "m.csv").write_text("smiles,grade\nC,low\nCC,high\n")
+    with pytest.raises(ValueError, match="its columns are 'smiles', 'grade'.*classes are 0 and 1"):
+        ready(files=str(tmp_path / "m.csv"), cache_dir=None)
+
+
+def test_a_client_whose_name_counts_as_blank_is_told(tmp_path):
+    rows = "".join(f"{'C' * i},{('EU', 'NA', '')[i % 3]},{i}\n" for i in range(1, 10))
+    (tmp_path / "m.csv").write_text("smiles,region,y\n" + rows)
+    data = ready(files=str(tmp_path / "m.csv"), client_column="region", cache_dir=None)
+    assert {d["reason"] for d in data.dropped_rows} == {"no client", "no client ('NA' counts as blank)"}
+    assert data.row_clients == ["", "", "EU"] * 3

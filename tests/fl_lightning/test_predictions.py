@@ -8,7 +8,7 @@ import torch
 
 from datamodules import GraphCSVDataModule, MoleculeCSVDataModule
 from fl_lightning.cli import main
-from fl_lightning.reporting.predictions import UNHELD, write_predictions
+from fl_lightning.reporting.predictions import SERVERS, write_predictions
 
 GRAPH = """
 federation: {num_rounds: 1}
@@ -88,12 +88,13 @@ def test_molecules_by_the_global_model_or_the_clients_own(run, tmp_path, strateg
     left_out = [r for r in rows if r["id"] in ("ax", "bx")]
     assert all(r["reason"].startswith("invalid SMILES") and r["prediction_logS"] == "" for r in left_out)
     held = [r for r in rows if r["prediction_logS"]]
+    assert [r["client"] for r in rows] == ["alpha"] * 11 + ["beta"] * 11  # whose rows these are, also of those left out
     if strategy == "FedAvg":
         assert len(held) == 20 and {r["model"] for r in held} == {"global"}
         return
     assert all(r["model"] == f"client {r['client']}" for r in held) and {r["client"] for r in held} == {"alpha", "beta"}
     rest = [r for r in rows if not r["prediction_logS"] and r not in left_out]
-    assert len(held) + len(rest) == 20 and {r["reason"] for r in rest} == {UNHELD}  # the server's validation and test part
+    assert len(held) + len(rest) == 20 and {r["reason"] for r in rest} == {SERVERS}  # its validation and test part
 
 
 @pytest.mark.parametrize("strategy", ["FedAvg", "LocalOnly"])
