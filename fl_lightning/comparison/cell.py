@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from fl_lightning.cli import FederatedCLI
 from fl_lightning.comparison.plan import Cell
+from fl_lightning.comparison.reasons import complaint
 from fl_lightning.engine.checkpoint import existing
 from fl_lightning.trainer import _guess_mode as guess_mode
 
@@ -109,7 +110,7 @@ def run_cell(job: dict[str, Any]) -> None:
     except SystemExit as stop:
         if stop.code in (0, None):
             return
-        _failed(job, _last_line(job["log"], begin))
+        _failed(job, _last_words(job["log"], begin))
     except Exception as error:
         traceback.print_exc()
         _failed(job, f"{type(error).__name__}: {error}")
@@ -121,12 +122,11 @@ def _failed(job: dict[str, Any], reason: str) -> None:
     raise SystemExit(1)
 
 
-def _last_line(log: str, begin: int) -> str:
+def _last_words(log: str, begin: int) -> str:
     """What the command line said last, e.g. about a wrong key."""
     with open(log, "rb") as file:
         file.seek(begin)
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "it ended without a word")
+        return complaint(file.read().decode(errors="replace"))
 
 
 def _write(path: str, content: Any) -> None:

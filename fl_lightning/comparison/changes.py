@@ -61,6 +61,14 @@ def nested(changes: Mapping[str, Any], where: str) -> dict[str, Any]:
     return result
 
 
+def leaves(changes: Mapping[str, Any], above: str = "") -> list[str]:
+    """The dotted keys of all single values: ``{"data": {"class_path": "A"}, "trainer.max_steps": 3}`` has two."""
+    found: list[str] = []
+    for key, value in changes.items():
+        found += leaves(value, f"{above}{key}.") if isinstance(value, Mapping) and value else [f"{above}{key}"]
+    return found
+
+
 def merged(base: Any, change: Any) -> Any:
     """``base`` with ``change``: mappings are merged key by key, all else is replaced.
 

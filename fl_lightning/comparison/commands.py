@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl_lightning.comparison import checks
 from fl_lightning.comparison import plan as plans
 from fl_lightning.comparison.changes import from_command_line
 from fl_lightning.comparison.plan import Cell, Plan
@@ -54,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     comparing.add_argument("--config", type=Path, required=True, help="The comparison, e.g. configs/compare/demo.yaml.")
     comparing.add_argument("--profile", help="One of the YAML's profiles; default: quick, if there is one.")
     comparing.add_argument("--out", type=Path, help="Folder; default runs/compare/<name>_<profile>.")
+    comparing.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="Instead of the YAML's, e.g. --seeds 0 1.")
     comparing.add_argument("--workers", type=int, help="Processes at a time; default: the cores that this process may use.")
     comparing.add_argument("--budget_minutes", type=float, help="Stop after so long; the same command goes on later.")
     comparing.add_argument("--list", action="store_true", help="Print the cells and run nothing.")
@@ -74,7 +76,8 @@ def parser() -> argparse.ArgumentParser:
 
 def compare(asked: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """``fl-lightning compare``"""
-    plan = plans.read_plan(asked.config, asked.profile, overrides)
+    plan = plans.read_plan(asked.config, asked.profile, overrides, asked.seeds)
+    budget = checks.minutes(asked.budget_minutes, "--budget_minutes") or plan.budget_minutes
     if asked.list:
         _say(*plans.describe(plan), f"{len(plan.cells)} cells and {len(plan.searches)} searches (profile {plan.profile})")
         return 0
@@ -89,7 +92,7 @@ def compare(asked: argparse.Namespace, overrides: dict[str, Any]) -> int:
     with _alone(out):
         trials = sum(search.trials for search in plan.searches)
         _say(f"{plan.name}, profile {plan.profile}: {len(plan.cells)} runs and {trials} trials, {workers} at a time, in {out}")
-        runner = Runner(out, workers, asked.budget_minutes or plan.budget_minutes, say=_say)
+        runner = Runner(out, workers, budget, say=_say)
         try:
             studies, chosen = search_all(plan.searches, runner, plan.cells)
         except KeyboardInterrupt:

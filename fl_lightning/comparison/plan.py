@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.comparison import checks
 from fl_lightning.comparison.changes import load_yaml, merged, nested
 
 LOCAL, CENTRAL = "LocalOnly", "Central"
@@ -31,11 +32,6 @@ ONE_PROCESS = {
     "federation.keep_last": 1,
     "trainer.enable_progress_bar": False,
 }
-SHORT_AXES = {"clients": "data.init_args.num_clients", "alpha": "data.init_args.alpha", "partition": "data.init_args.partition"}
-KEYS = {
-    "name", "base", "methods", "baselines", "axes", "changes", "seeds", "seed_keys", "score", "reference", "budget_minutes",
-    "profiles",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,56 +116,57 @@ class Plan:
     skipped: list[str] = field(default_factory=list)
 
 
-def read_plan(path: Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None) -> Plan:
+def read_plan(
+    path: Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] | None = None
+) -> Plan:
     """Read a comparison.
 
     Args:
         path: The YAML file; see ``docs/compare.md`` for its keys.
         profile: One of its ``profiles``; default ``quick`` if there is one.
         overrides: Changes to all cells, from the command line.
+        seeds: Instead of the YAML's.
 
     Raises:
         ValueError: If something in it is wrong, in the YAML's own names.
     """
     content = load_yaml(path)
+    checks.keys(content, f"`{path}`")
     profiles = content.pop("profiles", None) or {}
     if profile is None:
         profile = "quick" if "quick" in profiles else next(iter(profiles), "default")
-    if profile not in profiles and profile != "default":
-        raise ValueError(f"`--profile {profile}`: `{path}` has {', '.join(profiles) or 'no profiles'}.")
-    content = _with_profile(content, profiles.get(profile) or {}, f"profiles.{profile}")
-    for key in content:
-        if key not in KEYS:
-            raise ValueError(f"`{path}`: unknown key `{key}`; a comparison has {', '.join(sorted(KEYS))}.")
-    if "base" not in content:
-        raise ValueError(f"`{path}` needs `base:`, a config of `fl-lightning fit`.")
-    base = load_yaml(path.parent / content["base"])
+    if profile not in profiles and (profiles or profile != "default"):
+        raise ValueError(f"`--profile {profile}`: `{path}` has {', '.join(map(str, profiles)) or 'no profiles'}.")
+    own = profiles.get(profile) or {}
+    checks.mapping(own, f"`profiles.{profile}`", "{seeds: [0], changes: {federation.num_rounds: 10}}")
+    checks.keys(own, f"`profiles.{profile}`")
+    content = checks.with_profile(content, own, f"profiles.{profile}")
+    base = load_yaml(checks.base_path(content.get("base"), path))
     base = merged(base, nested({**ONE_PROCESS, "trainer.logger": False}, "defaults"))
     base = merged(base, nested(content.get("changes") or {}, "`changes`"))
-    methods = {label: dict(value or {}) for label, value in (content.get("methods") or {}).items()}
-    baselines = _baselines(content.get("baselines", list(BASELINES)))
+    methods = {str(label): dict(value or {}) for label, value in (content.get("methods") or {}).items()}
+    baselines = checks.baselines(content.get("baselines", list(BASELINES)), BASELINES)
     both = methods.keys() & baselines.keys()
     if both:
         raise ValueError(f"`methods` and `baselines` both have `{both.pop()}`; labels must differ.")
     if not methods and not baselines:
         raise ValueError(f"`{path}` has no `methods`.")
-    seeds = content.get("seeds", [0])
-    if not isinstance(seeds, list) or not seeds or not all(type(s) is int for s in seeds) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"`seeds` must be a list of different whole numbers, e.g. [0, 1, 2], but is {seeds}.")
+    seeds = checks.seeds(content.get("seeds", [0]) if seeds is None else list(seeds))
     reference = content.get("reference")
     if reference is not None and reference not in (*methods, *baselines):
         raise ValueError(f"`reference: {reference}` is no method; there are {', '.join((*methods, *baselines))}.")
     score = content.get("score", "auto")
     if score not in ("auto", "global", "clients"):
         raise ValueError(f"`score` must be `auto`, `global` or `clients`, but is {score!r}.")
-    budget = content.get("budget_minutes")
-    if budget is not None and not (isinstance(budget, int | float) and budget > 0):
-        raise ValueError(f"`budget_minutes` must be a positive number, but is {budget!r}.")
-    axes = {name: _axis(name, values) for name, values in (content.get("axes") or {}).items()}
+    budget = checks.minutes(content.get("budget_minutes"))
+    axes = {str(name): checks.axis(str(name), values) for name, values in (content.get("axes") or {}).items()}
     plan = Plan(
         str(content.get("name", path.stem)), profile, [], [], score, reference or next(iter(methods), None), budget, str(path)
     )
     seed_keys = content.get("seed_keys", ["seed_everything", "data.init_args.seed"])
+    if not isinstance(seed_keys, list):
+        raise ValueError(f"`seed_keys` must be a list of config keys, e.g. [seed_everything], but is `{seed_keys}`.")
+    checks.overrides(overrides or {}, axes, {**methods, **baselines}, seed_keys)
     last = nested(overrides or {}, "command line")
     for seed, labels in itertools.product(seeds, itertools.product(*axes.values())):
         config = base
@@ -190,7 +187,20 @@ def read_plan(path: Path, profile: str | None = None, overrides: Mapping[str, An
                 plan.cells.append(cell)
             else:
                 plan.searches.append(_search(label, cell, search))
+    _all_differ([cell for cell in plan.cells if cell.method in methods])
     return plan
+
+
+def _all_differ(cells: Sequence[Cell]) -> None:
+    """The same run twice would be counted twice."""
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        other = seen.setdefault(cell.hash, cell)
+        if other is not cell:
+            raise ValueError(
+                f"`{other}` and `{cell}` are the same run: nothing differs in their configs. Look at `axes`, `methods` and "
+                "`seed_keys`, or leave one out."
+            )
 
 
 def setting_label(setting: Mapping[str, str]) -> str:
@@ -198,85 +208,9 @@ def setting_label(setting: Mapping[str, str]) -> str:
     return ", ".join(v if k == "data" else f"{k} {v}" for k, v in setting.items())
 
 
-def _with_profile(content: dict[str, Any], profile: dict[str, Any], where: str) -> dict[str, Any]:
-    """``changes`` and ``methods`` are merged; an axis may be narrowed to some labels; all else is replaced."""
-    result = dict(content)
-    for key, value in profile.items():
-        if key == "changes":
-            result[key] = {**(content.get(key) or {}), **value}
-        elif key == "methods":
-            result[key] = {label: {**(own or {}), **(value.get(label) or {})} for label, own in content["methods"].items()}
-            unknown = value.keys() - content["methods"].keys()
-            if unknown:
-                raise ValueError(f"`{where}.methods`: `{unknown.pop()}` is not in `methods`.")
-        elif key == "axes":
-            result[key] = {**(content.get(key) or {}), **{n: _narrow(content, n, v, where) for n, v in value.items()}}
-        else:
-            result[key] = value
-    return result
-
-
-def _narrow(content: dict[str, Any], name: str, value: Any, where: str) -> Any:
-    whole = (content.get("axes") or {}).get(name)
-    if not isinstance(whole, dict) or not isinstance(value, list) or "values" in whole:
-        return value
-    unknown = [label for label in value if label not in whole]
-    if unknown:
-        raise ValueError(
-            f"`{where}.axes.{name}`: `{unknown[0]}` is not in `axes.{name}`, which has {', '.join(map(str, whole))}."
-        )
-    return {label: whole[label] for label in value}
-
-
-def _axis(name: str, values: Any) -> dict[str, dict[str, Any]]:
-    """Changes by label. Short forms: lists for `clients`, `alpha`, `partition`; `rounds: {total_steps, values}`."""
-    if name == "rounds" and isinstance(values, dict) and values.keys() == {"total_steps", "values"}:
-        total = values["total_steps"]
-        return {str(r): {"federation.num_rounds": r, "trainer.max_steps": total // r} for r in values["values"]}
-    if name in SHORT_AXES and isinstance(values, list):
-        return {str(value): {SHORT_AXES[name]: value} for value in values}
-    if isinstance(values, dict) and all(isinstance(v, dict) for v in values.values()) and values:
-        return {str(label): changes for label, changes in values.items()}
-    raise ValueError(
-        f"`axes.{name}` must map labels to changes, e.g. `{{Cora: {{data.init_args.name: Cora}}}}`; "
-        f"lists are for {', '.join(SHORT_AXES)}, and `rounds` takes `{{total_steps: 10000, values: [15, 30, 50]}}`."
-    )
-
-
-def _baselines(given: Any) -> dict[str, dict[str, Any]]:
-    given = {} if given in (None, False) else {label: {} for label in given} if isinstance(given, list) else given
-    for label in given:
-        if label not in BASELINES:
-            raise ValueError(f"`baselines` may have {', '.join(BASELINES)}, not `{label}`; put it under `methods`.")
-    return {label: {**BASELINES[label], **(changes or {})} for label, changes in given.items()}
-
-
 def _search(label: str, cell: Cell, given: Any) -> Search:
-    where = f"`methods.{label}.search`"
-    allowed = {"space", "sampler", "trials", "batch", "prune", "warm_up"}
-    if not isinstance(given, dict) or not given.get("space"):
-        raise ValueError(f"{where} needs `space:`, e.g. `{{model.init_args.objective.init_args.gamma: [0.5, 1, 2]}}`.")
-    if given.keys() - allowed:
-        raise ValueError(f"{where}: unknown key `{(given.keys() - allowed).pop()}`; it has {', '.join(sorted(allowed))}.")
-    sampler = given.get("sampler", "grid")
-    if sampler not in ("grid", "random", "tpe"):
-        raise ValueError(f"{where}: `sampler` must be `grid`, `random` or `tpe`, but is {sampler!r}.")
-    nested(given["space"], where)
-    for key, values in given["space"].items():
-        if isinstance(values, list) and values:
-            continue
-        if isinstance(values, dict) and {"low", "high"} <= values.keys() <= {"low", "high", "log"} and sampler != "grid":
-            continue
-        raise ValueError(f"{where}: `{key}` needs a list of values, or for `random` and `tpe` `{{low, high, log: true}}`.")
-    if sampler != "grid" and not given.get("trials"):
-        raise ValueError(f"{where}: `sampler: {sampler}` needs `trials`, a number.")
-    combinations = None
-    if sampler == "grid":
-        combinations = 1
-        for values in given["space"].values():
-            combinations *= len(values)
-    options = {k: v for k, v in given.items() if k not in ("space", "sampler", "trials")}
-    return Search(cell, dict(given["space"]), sampler, combinations or given["trials"], **options)
+    options = checks.search(given, f"`methods.{label}.search`")
+    return Search(cell, dict(options.pop("space")), **options)
 
 
 def trial_cell(cell: Cell, values: Mapping[str, Any]) -> Cell:

@@ -204,6 +204,8 @@ def test_exit_codes_and_messages_of_the_program(tmp_path, monkeypatch, capsys):
     for arguments, text in (
         (["compare", "--config", "none.yaml"], "`none.yaml` cannot be read"),
         (["compare", "--config", write(tmp_path), "--workers", "0"], "`--workers` must be at least 1"),
+        (["compare", "--config", write(tmp_path), "--budget_minutes", "0"], "`--budget_minutes` must be a positive number"),
+        (["compare", "--config", write(tmp_path), "--seeds", "0", "0"], "`seeds` must be a list of different whole numbers"),
         (["report", "nowhere"], "`nowhere` does not exist"),
     ):
         with pytest.raises(SystemExit) as stop:

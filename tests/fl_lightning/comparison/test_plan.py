@@ -21,6 +21,7 @@ BASE = {
     "data": {"class_path": "datamodules.PlanetoidDataModule", "init_args": {"root": "data", "name": "Cora", "num_clients": 3}},
 }
 GAMMA = "model.init_args.objective.init_args.gamma"
+LOG_FROM_ZERO = {GAMMA: {"low": 0, "high": 1, "log": True}}
 
 
 @pytest.fixture
@@ -137,7 +138,39 @@ def test_dotted_keys_meet_in_one_mapping():
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ({"method": {}}, "unknown key `method`"),
+        ({"method": {}}, "unknown key `method`.*Did you mean `methods`"),
+        ({"model": {}, "federation": {}}, "is a config of `fl-lightning fit`, not a comparison"),
+        ({"methods": ["FedAvg"]}, "`methods` must be a mapping, e.g. .*but is `\\['FedAvg'\\]`"),
+        ({"methods": {"a": "lr"}}, "`methods.a` must be a mapping, e.g. .*but is `lr`"),
+        ({"changes": ["a"]}, "`changes` must be a mapping"),
+        ({"axes": ["clients"]}, "`axes` must be a mapping, e.g. `{clients: "),
+        ({"profiles": ["quick"]}, "`profiles` must be a mapping, e.g. `{quick: "),
+        ({"profiles": {"quick": 3}}, "`profiles.quick` must be a mapping"),
+        ({"profiles": {"quick": {"seed": [3]}}}, "`profiles.quick`: unknown key `seed`.*Did you mean `seeds`"),
+        ({"methods": None, "profiles": {"quick": {"methods": {"a": {}}}}}, "`a` is not in `methods`, which has nothing"),
+        ({"base": 3}, "needs `base:`, the path of a config .* but `base` is `3`"),
+        ({"axes": {"client": [3]}}, "lists are for clients, .*Did you mean `clients`"),
+        ({"axes": {"rounds": {"total_steps": 10, "values": [0]}}}, "`axes.rounds` needs whole numbers"),
+        ({"axes": {"rounds": {"total_steps": "x", "values": [3]}}}, "`axes.rounds` needs whole numbers"),
+        ({"axes": {"rounds": {"total_steps": 10, "values": [15]}}}, "at least one step a round"),
+        ({"seed_keys": "seed_everything"}, "`seed_keys` must be a list"),
+        ({"seeds": [-1]}, "`seeds` must be a list of different whole numbers from 0"),
+        ({"baselines": {"Central": 3}}, "`baselines.Central` must be a mapping"),
+        ({"baselines": "FedAvg"}, "not `FedAvg`; put it under `methods`"),
+        ({"budget_minutes": True}, "`budget_minutes` must be a positive"),
+        ({"methods": {"a": {GAMMA: 1}, "b": {GAMMA: 1}}}, "`a | seed 0` and `b | seed 0` are the same run"),
+        ({"methods": {"a": {}}, "seeds": [0, 1], "seed_keys": []}, "`a | seed 0` and `a | seed 1` are the same run"),
+        ({"methods": {"a": {"search": {"space": {GAMMA: [1]}, "batch": 0}}}}, "`batch` must be a whole number from 1"),
+        (
+            {"methods": {"a": {"search": {"space": {GAMMA: {"low": 2, "high": 1}}, "sampler": "tpe", "trials": 3}}}},
+            "a range from below to above",
+        ),
+        (
+            {"methods": {"a": {"search": {"space": LOG_FROM_ZERO, "sampler": "tpe", "trials": 3}}}},
+            "log: above 0",
+        ),
+        ({"methods": {"a": {"search": {"space": {GAMMA: [1, 2]}, "sampler": "tpe", "trials": 0}}}}, "`trials` must be a whole"),
+        ({"methods": {"a": {"search": {"space": {GAMMA: [1]}, "prune": "no"}}}}, "`prune` must be true or false"),
         ({"methods": {"a": {"model.x": 1, "rounds": 2}}}, "`methods.a`: `rounds` is no key of a config"),
         ({"base": "none.yaml"}, "none.yaml` cannot be read"),
         ({"axes": {"data": ["Cora"]}}, "`axes.data` must map labels to changes"),
@@ -168,3 +201,40 @@ def test_unknown_profile_and_options(plan):
         from_command_line(["--worker", "3"])
     with pytest.raises(ValueError, match="`--data.init_args.root` needs a value"):
         from_command_line(["--data.init_args.root"])
+
+
+def test_seeds_of_the_command_line_replace_the_yamls(tmp_path, plan):
+    assert {c.seed for c in plan(seeds=[0, 1]).cells} == {0, 1}
+    (tmp_path / "base.yaml").write_text("federation: {num_rounds: 3}\n")
+    (tmp_path / "s.yaml").write_text("base: base.yaml\nmethods: {a: {}}\nseeds: [0, 1]\nprofiles: {quick: {seeds: [2]}}\n")
+    assert [c.seed for c in read_plan(tmp_path / "s.yaml", None, {}, [5, 7]).cells[::3]] == [5, 7]
+    with pytest.raises(ValueError, match="`seeds` must be a list of different"):
+        read_plan(tmp_path / "s.yaml", None, {}, [5, 5])
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("data.init_args.num_clients", "`--data.init_args.num_clients` would replace what `axes.clients.3` sets"),
+        ("data.init_args.name", "what `axes.data.CS` sets"),
+        ("data", "would give every seed the same `data.init_args.seed`"),
+        ("federation", "what `methods.LocalOnly` sets"),
+        ("federation.strategy", "what `methods.LocalOnly` sets"),
+        (GAMMA, "what `methods.a` sets"),
+        ("seed_everything", "every seed the same `seed_everything`; use `--seeds 0 1 2`"),
+    ],
+)
+def test_options_that_would_make_labels_wrong_are_refused(plan, option, text):
+    """They come last: with them, the table would show runs of 4 clients as runs of 3, 5 and 10."""
+    axes = {"clients": [3, 5], "data": {"Cora": {}, "CS": {"data": {"init_args": {"name": "CS", "root": "data"}}}}}
+    with pytest.raises(ValueError, match=text):
+        plan({option: 4}, axes=axes, methods={"a": {GAMMA: 1}})
+
+
+def test_options_that_refine_are_taken(plan):
+    axes = {"data": {"Cora": {}, "CS": {"data": {"init_args": {"name": "CS", "root": "data"}}}}}
+    encoder = {"model.init_args.encoder": {"class_path": "E", "init_args": {"hidden_channels": 8}}}
+    given = {"data.init_args.root": "x", "model.init_args.encoder.init_args.hidden_channels": 16}
+    cells = plan(given, axes=axes, methods={"a": encoder, "b": {GAMMA: 1}}).cells
+    assert {c.config["data"]["init_args"]["root"] for c in cells} == {"x"}
+    assert {c.config["model"]["init_args"]["encoder"]["init_args"]["hidden_channels"] for c in cells} == {16}
