@@ -53,6 +53,7 @@ class GraphLoaders(LightningDataModule):
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.num_neighbors = tuple(num_neighbors)
         self._graph: Data | None = None
+        self._asked: Data | None = None
         self._loaders: dict[str, DataLoader] = {}
         self._on_device: tuple[torch.device, Data] | None = None
 
@@ -76,6 +77,11 @@ class GraphLoaders(LightningDataModule):
     def num_test_samples(self) -> int:
         return int(self.data.test_mask.sum())
 
+    def set_predicted(self, graph: Data | None) -> None:
+        """Predict this graph in place of the module's own."""
+        self._asked = graph
+        self._loaders.pop("predict", None)
+
     def train_dataloader(self) -> DataLoader:
         return self._loader("train")
 
@@ -96,7 +102,8 @@ class GraphLoaders(LightningDataModule):
     def _build_loader(self, stage: str) -> DataLoader:
         size = self.batch_size if stage == "train" else self.eval_batch_size
         if size is None or stage == "predict":
-            return DataLoader([self.data], batch_size=None, collate_fn=_same, num_workers=0)
+            graph = self._asked if stage == "predict" and self._asked is not None else self.data
+            return DataLoader([graph], batch_size=None, collate_fn=_same, num_workers=0)
         seeds = self.data[f"{stage}_mask"].nonzero().view(-1)
         fanouts = self.num_neighbors if stage == "train" else (ALL,) * (len(self.num_neighbors) + 1)
         sampler = NeighborSampler(self.data, fanouts)
@@ -145,7 +152,9 @@ class ClientGraphDataModule(GraphLoaders):
 
     def with_data(self, data: Data) -> "ClientGraphDataModule":
         """The same loaders over another graph, for example a mended one."""
-        return ClientGraphDataModule(data, self.schema, self.batch_size, self.num_neighbors, self.eval_batch_size)
+        other = ClientGraphDataModule(data, self.schema, self.batch_size, self.num_neighbors, self.eval_batch_size)
+        other.set_predicted(self._asked)
+        return other
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that training on this client depends on."""

@@ -24,9 +24,10 @@ from datamodules.graph import STAGES, GraphDataModule
 from datamodules.link_tables import UNKNOWN, Links, describe_links, read_links
 from datamodules.node_tables import NodeColumns, NodeTable, read_matrix, read_nodes
 from datamodules.partition import Partition
+from datamodules.predicted import PredictedRows
 from datamodules.report import Finding, finding, label_counts, with_remedies
 from datamodules.sparse import csr_tensor
-from datamodules.tables import TableFormat
+from datamodules.tables import TableFormat, listed
 
 POLICIES = ("drop", "raise")
 # Where the owners are given.
@@ -73,6 +74,8 @@ class GraphCSVDataModule(GraphDataModule):
             null = ``folder`` where there are client folders, ``column`` where there is a ``client_column``, else
             ``louvain``.
         num_clients: Number of clients, where a partitioner makes them.
+        predict_root: Folder of another graph for ``predict`` in place of ``root``, with files of the same names and the same
+            features; labels, clients and splits are not needed. Training and splits are those of ``root`` all the same.
         options: As for :class:`~datamodules.graph.GraphDataModule`.
 
     Raises:
@@ -101,6 +104,7 @@ class GraphCSVDataModule(GraphDataModule):
         unknown_ids: Literal["raise", "drop"] = "raise",
         partition: Literal["louvain", "metis", "overlapping", "random", "column", "folder"] | None = None,
         num_clients: int = 3,
+        predict_root: str | None = None,
         **options: Any,
     ) -> None:
         self.root, self.nodes, self.edges = Path(root), nodes, edges
@@ -133,7 +137,10 @@ class GraphCSVDataModule(GraphDataModule):
         self.decimal, self.classes, self.invalid, self.unknown_ids = decimal, classes, invalid, unknown_ids
         if split_column is not None:
             self.split = "public"
+        self.predict_root = predict_root
+        self.predicted_rows: PredictedRows | None = None
         self.class_names: list[str] = []
+        self.feature_names: list[str] = []
         self.client_names: list[str] = []
         self.original_ids: list[str] = []
         self.notices: list[str] = []
@@ -141,6 +148,35 @@ class GraphCSVDataModule(GraphDataModule):
         self._owner = self._rows = torch.zeros(0, dtype=torch.long)
         self._repeated_ids = 0
         self._links, self._link_counts = Links(), dict[str, int]()
+        self._must_match: tuple[int, list[str]] | None = None  # width and names of the features that a model was trained on
+
+    # Lightning
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load, split and share out; then read ``predict_root``. Does nothing the second time."""
+        first = self._graph is None
+        super().setup(stage)
+        if first and self.predict_root is not None:
+            asked = self._another(self.predict_root)
+            asked.setup()
+            self.predicted_rows = PredictedRows(asked.original_ids, asked.dropped_rows)
+            for part in (self, *self.client_datamodules()):
+                part.set_predicted(asked.data)
+
+    def _another(self, root: str) -> GraphCSVDataModule:
+        """The same reading of another folder, where nobody has classified the nodes."""
+        columns, names = self._columns, self.feature_names
+        other = GraphCSVDataModule(
+            root, self.nodes, self.edges, columns.id, features=names if self._features is None else self._features,
+            source_column=self._ends[0], target_column=self._ends[1], header=self._form.header,
+            edge_header=self._edge_form.header, separator=self._form.separator, decimal=self.decimal,
+            encoding=self._form.encoding, classes=self.class_names, invalid=self.invalid, unknown_ids=self.unknown_ids,
+            partition="random", num_clients=1, normalize_features=self.normalize_features,
+            sparse_features=self.sparse_features,
+        )  # fmt: skip
+        other._columns = replace(other._columns, label=None)
+        other._must_match = (int(self.data.x.size(1)), names)
+        return other
 
     # Reading
 
@@ -181,11 +217,39 @@ class GraphCSVDataModule(GraphDataModule):
     def _read_tables(self) -> dict[str, NodeTable]:
         """The tables of nodes by client; under ``""`` the only one."""
         paths = {folder.name: folder / self.nodes for folder in self._folders} or {"": self.root / self.nodes}
+        self._look_around()
         columns = self._columns
         if self._features is not None:
             columns = replace(columns, features=())
         optional = len(paths) > 1  # a client may have no labels at all
-        return {name: read_nodes(path, columns, self._form, self.decimal, optional) for name, path in paths.items()}
+        classes = [str(name) for name in self.classes or ()]
+        return {name: read_nodes(path, columns, self._form, self.decimal, optional, classes) for name, path in paths.items()}
+
+    def _look_around(self) -> None:
+        """What is in ``root`` besides, and what is missing there: a file or folder of another name may be a client's.
+
+        Raises:
+            ValueError: There is no table of nodes.
+        """
+        inside = sorted(self.root.iterdir()) if self.root.is_dir() else []
+        folders = [path for path in inside if path.is_dir() and not path.name.startswith((".", "_"))]
+        if not self._folders and not (self.root / self.nodes).is_file():
+            holds = f"It holds {listed([path.name for path in inside])}" if inside else "It holds nothing"
+            raise ValueError(
+                f"`{self.root / self.nodes}` is no file (`data.init_args.root`, `data.init_args.nodes`), and no folder in "
+                f"`{self.root}` has a `{self.nodes}`. " + (f"{holds}." if self.root.is_dir() else "There is no such folder.")
+            )
+        if self._folders:
+            strange = [path.name for path in folders if path not in self._folders]
+            if strange:
+                self.notices.append(f"no clients, since they have no `{self.nodes}`: the folders {listed(strange)}.")
+            bare = [path.name for path in self._folders if not (path / self.edges).is_file()]
+            if bare:
+                self.notices.append(f"no links are read for clients without `{self.edges}`: {listed(bare)}.")
+        else:
+            unread = [path.name for path in folders if (path / self.nodes).is_file()]
+            if unread:
+                self.notices.append(f"`{self.root / self.nodes}` is read, and the folders {listed(unread)} are not.")
 
     def _matrices(self, tables: dict[str, NodeTable], names: list[str]) -> list[sp.csr_matrix]:
         """Features of the nodes of each table, all in the same columns."""
@@ -197,10 +261,15 @@ class GraphCSVDataModule(GraphDataModule):
                     f"`{next(iter(tables.values())).path}` has no column of numbers to be used as features. Name them in "
                     "`data.init_args.features`, or set it to `degree` to learn from the links alone."
                 )
+            self.feature_names = names
             return [t.x[:, [t.feature_names.index(name) for name in names]] for t in tables.values()]
-        matrices, widths, columns = [], {}, {}
+        matrices: list[sp.csr_matrix] = []
+        widths, columns = dict[str, int](), dict[str, list[str]]()
         for client, table in tables.items():
             path = table.path.parent / self._features
+            if not path.is_file():
+                raise ValueError(f"`data.init_args.features` is {self._features!r}, but `{path}` is no file. Columns are a "
+                                 f"list, as in `features: [{self._features}]`.")  # fmt: skip
             if path.suffix == ".npz":
                 x = read_matrix(path)
                 if x.shape[0] != len(table.ids):
@@ -215,15 +284,38 @@ class GraphCSVDataModule(GraphDataModule):
                 columns[_named(table, client)] = other.feature_names
         if columns:
             order = agreed_columns(columns, "feature columns", "Correct the files.")
+            self.feature_names = order = self._as_trained(order)
             matrices = [x[:, [c.index(name) for name in order]]
                         for x, c in zip(matrices, columns.values(), strict=True)]  # fmt: skip
         else:
-            agreed_width(widths, "features")
+            width = agreed_width(widths, "features")
+            if self._must_match is not None and width != self._must_match[0]:
+                raise ValueError(f"`data.init_args.predict_root`: `{self._features}` has {width} features there, but the model "
+                                 f"learns from {self._must_match[0]}.")  # fmt: skip
         return matrices
+
+    def _as_trained(self, found: list[str]) -> list[str]:
+        """The columns in the order in which a model knows them.
+
+        Raises:
+            ValueError: They are others.
+        """
+        trained = found if self._must_match is None else self._must_match[1]
+        if set(trained) != set(found):
+            raise ValueError(
+                f"`data.init_args.predict_root`: `{self._features}` has the feature columns {listed(found)} there, but the "
+                f"model learns from {listed(trained)}."
+            )
+        return list(trained)
 
     def _labels(self, tables: dict[str, NodeTable]) -> Tensor:
         texts = [text for table in tables.values() for text in table.label]
         found = set(texts) - {""}
+        if not found and not self.classes:
+            raise ValueError(
+                f"`data.init_args.label_column` {self._columns.label!r} is blank for all {len(texts)} nodes of `{self.root}`. "
+                "Needed is the class of at least some of them."
+            )
         if self.classes is not None:
             self.class_names = [str(name) for name in self.classes]
             known = set(self.class_names)
@@ -266,7 +358,10 @@ class GraphCSVDataModule(GraphDataModule):
             position |= {table.ids[row]: start + place for place, row in enumerate(table.kept.tolist())}
             start += len(table.kept)
             path = table.path.parent / self.edges
-            if not self._folders or path.is_file():
+            if not self._folders and not path.is_file():
+                raise ValueError(f"`data.init_args.edges` is {self.edges!r}, but `{path}` is no file. A graph without "
+                                 f"links has a table of links with its first line only: {','.join(self._ends)}.")  # fmt: skip
+            if path.is_file():
                 links.add(read_links(path, *self._ends, self._edge_form, position))
             repeated |= everywhere.keys() & position.keys()
             everywhere |= position
@@ -349,7 +444,12 @@ class GraphCSVDataModule(GraphDataModule):
         bad = self._bad_rows
         shown = ", ".join(f"{d['row']} ({d['reason']})" for d in bad[:5]) + (", ..." if len(bad) > 5 else "")
         tell("invalid_rows", len(bad), f"{len(bad)} rows of nodes cannot be used: rows {shown}.",
-             "Correct them in the file; all are in `dropped_rows`.")  # fmt: skip
+             "Correct them in the file; all are in `dropped_rows`. A column with many blanks is better left out of "
+             "`data.init_args.features`.")  # fmt: skip
+        known = sum(label_counts(self.data.y, len(self.class_names)))
+        tell("many_classes", len(self.class_names) if 4 < known < 2 * len(self.class_names) else 0,
+             f"{known} labelled nodes have {len(self.class_names)} different labels.",
+             "Is `data.init_args.label_column` right? Measurements must be put into classes first.")  # fmt: skip
         tell("unknown_ids", links.num_unknown, f"{links.num_unknown} of {links.lines} links name an id that no node has and "
              f"were left out: {'; '.join(links.unknown)}.", "Add these nodes, or correct the links.")  # fmt: skip
         tell("invalid_links", links.num_bad, f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}.",

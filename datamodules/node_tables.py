@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,17 @@ import numpy as np
 import scipy.sparse as sp
 
 from datamodules.table_scan import MAX_UNPACKED
-from datamodules.tables import NUMBER, Chunk, Table, TableFormat, decimal_mark, is_blank, parse_numbers, shown
+from datamodules.tables import (
+    COMMA_NUMBER,
+    NUMBER,
+    Chunk,
+    Table,
+    TableFormat,
+    decimal_mark,
+    is_blank,
+    parse_numbers,
+    shown,
+)
 
 DAMAGED = (ValueError, TypeError, LookupError, OSError, EOFError, MemoryError, NotImplementedError, RuntimeError,
            zipfile.BadZipFile, zlib.error)  # fmt: skip
@@ -69,7 +80,12 @@ class NodeTable:
 
 
 def read_nodes(
-    path: Path, columns: NodeColumns, form: TableFormat, decimal: str | None, label_optional: bool = False
+    path: Path,
+    columns: NodeColumns,
+    form: TableFormat,
+    decimal: str | None,
+    label_optional: bool = False,
+    classes: Sequence[str] = (),
 ) -> NodeTable:
     """Read a table of nodes.
 
@@ -82,9 +98,10 @@ def read_nodes(
         form: How CSV is written.
         decimal: ``.``, ``,`` or ``None`` to find out.
         label_optional: A file without the column of labels has nodes that are not labelled.
+        classes: Names of classes, which are labels even where they read as blank (``none``).
 
     Raises:
-        ValueError: No such column, a label that is a measurement, a split of another name; the file is no table.
+        ValueError: No such column, no row, a label that is a measurement, a split of another name; the file is no table.
     """
     options = {"data.init_args.id_column": columns.id, "data.init_args.label_column": columns.label,
                "data.init_args.client_column": columns.client, "data.init_args.split_column": columns.split}  # fmt: skip
@@ -110,7 +127,7 @@ def read_nodes(
             if names:
                 notices.append(f"`{path}`: the {len(names)} other column(s) of numbers are taken for features.")
             if left:
-                notices.append(f"`{path}`: {_few(left)} hold text and are no features.")
+                notices.append(f"`{path}`: {_few(left)} hold text or nothing, and are no features.")
         if decimal is None:
             decimal = decimal_mark([text for name in names for text in chunk.columns[name][:1000]])
             if decimal == ",":
@@ -122,12 +139,14 @@ def read_nodes(
     x = sp.vstack(parts, format="csr") if parts else sp.csr_matrix((0, 0), dtype=np.float32)
 
     ids = texts[columns.id]
+    if not ids:
+        raise ValueError(f"`{path}` has no row below its first line, which names the columns. Needed is one row for each node.")
     first: dict[str, int] = {}
     for row, name in enumerate(ids):
         if row in reasons:
             continue
         if is_blank(name):
-            reasons[row] = "no id"
+            reasons[row] = "no id" + (f" ({shown(name)} counts as blank)" if name else "")
         elif name in first:
             reasons[row] = f"the id is that of row {first[name]}, too"
         else:
@@ -135,10 +154,21 @@ def read_nodes(
     kept = np.array([row for row in range(len(ids)) if row not in reasons], dtype=np.int64)
     dropped = [{"row": row, "reason": reasons[row], "id": ids[row]} for row in sorted(reasons)]
 
-    def column(name: str | None) -> list[str]:
-        return [""] * len(kept) if name is None else [_value(texts[name][row]) for row in kept]
+    def column(name: str | None, words: Sequence[str] = ()) -> list[str]:
+        """The texts of a column, ``""`` where blank; says so of a word that is taken for a blank."""
+        if name is None:
+            return [""] * len(kept)
+        found = [texts[name][row] for row in kept]
+        blank = Counter(text for text in found if is_blank(text) and text not in words and text.lower() not in ("", "nan"))
+        for word, count in blank.items():
+            remedy = "; list it in `data.init_args.classes` if it is a class" if name == columns.label else ""
+            notices.append(f"`{path}`: {count} times {shown(word)} in column {name!r} is taken for a blank{remedy}.")
+        return [text if text in words or not is_blank(text) else "" for text in found]
 
-    return NodeTable(path, ids, kept, x[kept], [_class_name(text, path) for text in column(columns.label)],
+    labels = column(columns.label, classes)
+    if decimal is None:
+        decimal = decimal_mark(labels)
+    return NodeTable(path, ids, kept, x[kept], [_class_name(text, path, decimal) for text in labels],
                      column(columns.client), _splits(column(columns.split), kept, path), names or [], dropped,
                      notices)  # fmt: skip
 
@@ -166,18 +196,14 @@ def _features(chunk: Chunk, names: Sequence[str], decimal: str, reasons: dict[in
     return sp.csr_matrix(values)
 
 
-def _value(text: str) -> str:
-    return "" if is_blank(text) else text
-
-
-def _class_name(text: str, path: Path) -> str:
-    """A label as the name of a class; ``1.0`` is class ``1``.
+def _class_name(text: str, path: Path, decimal: str) -> str:
+    """A label as the name of a class; ``1.0`` is class ``1``, and so is ``1,0`` where ``,`` is the decimal mark.
 
     Raises:
         ValueError: The label is a measurement.
     """
-    if "." in text and NUMBER.fullmatch(text):
-        value = float(text)
+    if ("." in text and NUMBER.fullmatch(text)) or (decimal == "," and COMMA_NUMBER.fullmatch(text)):
+        value = float(text.replace(",", "."))
         if not value.is_integer():
             raise ValueError(
                 f"`{path}`: label {shown(text)} is a measurement, but nodes are classified here: labels are names or whole "

@@ -194,7 +194,8 @@ class FederatedCLI(LightningCLI):
         compared = {key: dumped.get(key) for key in ("seed_everything", "model", "data")}
         compared["strategy"] = dumped["federation"]["strategy"]
         compared["trainer"] = {k: v for k, v in dumped["trainer"].items() if k not in NOT_COMPARED}
-        for where in ("root", "files", "predict_files"):  # where files are, and what is predicted; the data have a hash
+        # Where files are, and what is predicted; the data have a hash.
+        for where in ("root", "files", "predict_files", "predict_root"):
             (compared["data"].get("init_args") or {}).pop(where, None)
         return compared
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from datamodules.molecules.own_files import (
 from datamodules.molecules.own_labels import agreed_tasks, guess_task, scale_findings, units_of
 from datamodules.molecules.sdf import geometry_set, read_records
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, usable_rows
+from datamodules.predicted import PredictedRows
 from datamodules.report import finding, with_remedies
 from datamodules.tables import TableFormat, alike, decimal_mark, is_blank, listed, parse_numbers, shown
 
@@ -39,14 +40,6 @@ REMEDIES = {
     "one_class": "The sites are given: the other sites teach the other class.",
 }
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PredictedRows:
-    """Rows that are predicted in place of the data's own: their ids, and those that could not be used."""
-
-    ids: list[str]
-    dropped: list[dict[str, Any]]
 
 
 class MoleculeCSVDataModule(MoleculeDataModule):

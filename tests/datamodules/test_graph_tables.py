@@ -176,12 +176,17 @@ def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
     [
         ({"partition": "column"}, "`data.init_args.partition: column` and `data.init_args.client_column` belong together"),
         ({"partition": "folder"}, "no folder below .* has a file `nodes.csv`"),
-        ({"id_column": "key"}, "`data.init_args.id_column` is 'key', but .* Its columns are: 'id', 'f1'"),
+        ({"id_column": "key"}, "`data.init_args.id_column` is 'key', but .* Its columns are: 'id', 'f1'.*header: false"),
+        ({"id_column": "ID"}, "`data.init_args.id_column` is 'ID', but .*. Write `data.init_args.id_column: id`"),
+        ({"source_column": "a"}, "Its columns are: 'source', 'target'.*`data.init_args.edge_header: false`"),
+        ({"nodes": "node.csv"}, r"node.csv` is no file \(`data.init_args.root`, .*It holds 'edges.csv', 'nodes.csv'"),
+        ({"root": "nowhere"}, "no folder in `nowhere` has a `nodes.csv`. There is no such folder"),
+        ({"features": "f1"}, r"`data.init_args.features` is 'f1', but .* is no file. .* `features: \[f1\]`"),
         ({"features": ["f1", "f9"]}, r"`data.init_args.features\[1\]` is 'f9'"),
         ({"label_column": "f1"}, "label '0.5' is a measurement"),
         ({"split_column": "site"}, "row 0: split 'A' is none of train, val, test or blank"),
         ({"source_column": "from"}, "`data.init_args.source_column` is 'from'"),
-        ({"edges": "links.csv"}, "links.csv` is no file"),
+        ({"edges": "links.csv"}, "`data.init_args.edges` is 'links.csv', but .*links.csv` is no file.*source,target"),
         ({"classes": ["red"]}, "there are other labels in .*: 'blue'"),
         ({"separator": ",,"}, "`data.init_args.separator` must be one character"),
         ({"unknown_ids": "keep"}, "`data.init_args.unknown_ids` must be one of raise, drop"),
@@ -189,7 +194,7 @@ def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
 )
 def test_mistakes_are_told_in_the_users_names(folder, options, message):
     with pytest.raises(ValueError, match=message):
-        own(folder, **options)
+        own(**{"folder": options.pop("root", folder), **options})
 
 
 def test_without_columns_of_numbers_one_is_told_what_to_do(tmp_path):
@@ -254,3 +259,93 @@ def test_citeseer_cites_is_reported_exactly_and_trains(tmp_path):
                            trainer={"accelerator": "cpu", "logger": False, "default_root_dir": str(tmp_path)})  # fmt: skip
     results = fed.fit(LitNodeClassifier(GraphSAGE(hidden_channels=8)), data)
     assert results["failures"] == [] and results["test"]["global"] > 1 / 36
+
+
+def test_tables_of_nodes_without_rows_or_labels_are_told(tmp_path):
+    (tmp_path / "edges.csv").write_text("source,target\n")
+    (tmp_path / "nodes.csv").write_text("id,f,label\n")
+    with pytest.raises(ValueError, match="nodes.csv` has no row below its first line"):
+        own(tmp_path)
+    (tmp_path / "nodes.csv").write_text("id,f,label\n1,1,\n2,2,\n")
+    with pytest.raises(ValueError, match="`data.init_args.label_column` 'label' is blank for all 2 nodes"):
+        own(tmp_path)
+
+
+def test_words_that_are_taken_for_blanks_are_told_and_may_be_classes(tmp_path):
+    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
+    rows = "".join(f"{i},{i},{('none', 'mild', '')[i % 3]},{('NA', 'EU')[i % 2]}\n" for i in range(1, 7))
+    (tmp_path / "nodes.csv").write_text("id,f,label,region\n" + rows)
+    data = own(tmp_path, client_column="region")
+    assert data.class_names == ["mild"] and data.client_names == ["EU"]
+    told = [note.split("`: ")[1] for note in data.notices if "blank" in note]
+    remedy = "list it in `data.init_args.classes` if it is a class"
+    assert told == [f"2 times 'none' in column 'label' is taken for a blank; {remedy}.",
+                    "3 times 'NA' in column 'region' is taken for a blank."]  # fmt: skip
+    data = own(tmp_path, num_clients=1, classes=["none", "mild"])
+    assert by_id(data, data.data.y) == {"1": 1, "2": -1, "3": 0, "4": 1, "5": -1, "6": 0}
+    assert not any("label" in note for note in data.notices)
+
+
+def test_measurements_are_no_classes_whatever_their_decimal_mark(tmp_path):
+    (tmp_path / "edges.csv").write_text("source;target\n1;2\n")
+    (tmp_path / "nodes.csv").write_text("id;f;label\n1;1,5;0,25\n2;2,5;1,0\n")
+    with pytest.raises(ValueError, match="label '0,25' is a measurement"):
+        own(tmp_path)
+    (tmp_path / "nodes.csv").write_text("id;f;label\n1;1,5;3,0\n2;2,5;1,0\n")
+    assert own(tmp_path, num_clients=1).class_names == ["1", "3"]
+    (tmp_path / "nodes.csv").write_text("id;f;label\n" + "".join(f"{i};{i};{i * 1000}\n" for i in range(1, 9)))
+    found = {f["kind"]: f for f in own(tmp_path, num_clients=1).report()["findings"]}
+    assert found["many_classes"]["message"] == "8 labelled nodes have 8 different labels."
+
+
+def test_what_lies_beside_the_clients_folders_is_told(tmp_path):
+    for client, name in (("north", "nodes.csv"), ("south", "node.csv"), ("west", "nodes.csv")):
+        (tmp_path / client).mkdir()
+        (tmp_path / client / name).write_text(f"id,f,label\n{client}1,1,x\n{client}2,2,y\n")
+    (tmp_path / "west" / "edges.csv").write_text("source,target\nwest1,west2\n")
+    told = own(tmp_path).notices
+    assert "no clients, since they have no `nodes.csv`: the folders 'south'." in told
+    assert "no links are read for clients without `edges.csv`: 'north'." in told
+    (tmp_path / "nodes.csv").write_text("id,f,label\n1,1,x\n2,2,y\n")
+    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
+    assert any("and the folders 'north', 'west' are not" in note for note in own(tmp_path, num_clients=1).notices)
+
+
+@pytest.mark.parametrize("features", [None, "x.csv", "x.npz", "degree"])
+def test_another_graph_is_predicted_with_the_same_features(folder, features):
+    new = folder / "new"
+    new.mkdir()
+    (new / "nodes.csv").write_text("f2;f1;id\n0,5;2;a\n;3;broken\n1;4;b\n")  # its own way of writing, no labels
+    (new / "edges.csv").write_text("source,target\nb,a\n")
+    (folder / "x.csv").write_text("id,f1,f2\n" + "".join(f"n-{i},{i},0\n" for i in range(1, 6)))
+    (new / "x.csv").write_text("f2,id,f1\n1,b,4\n0.5,a,2\n9,broken,9\n")
+    sp.save_npz(folder / "x.npz", sp.csr_matrix(np.ones((5, 2))))
+    sp.save_npz(new / "x.npz", sp.csr_matrix(np.array([[2, 0.5], [3, 3], [4, 1.0]])))
+    data = own(folder, client_column="site", features=features, predict_root=str(new))
+    asked = next(iter(data.predict_dataloader()))
+    kept = [0, 2] if features is None else [0, 1, 2]
+    assert asked.node_id.tolist() == kept and data.predicted_rows.ids == ["a", "broken", "b"]
+    assert [d["row"] for d in data.predicted_rows.dropped] == [row for row in range(3) if row not in kept]
+    if features != "degree":
+        assert asked.x[[0, -1]].tolist() == [[2, 0.5], [4, 1]]
+    assert asked.edge_index.tolist() == ([[0, 1], [1, 0]] if features is None else [[0, 2], [2, 0]])
+    assert all(next(iter(client.predict_dataloader())) is asked for client in data.client_datamodules())
+    assert data.data.num_nodes == 5 and data.fingerprint() == own(folder, client_column="site", features=features).fingerprint()
+
+
+def test_another_graph_with_other_features_is_refused(folder):
+    new = folder / "new"
+    new.mkdir()
+    (new / "nodes.csv").write_text("id,f1\na,2\nb,4\n")
+    (new / "edges.csv").write_text("source,target\nb,a\n")
+    with pytest.raises(ValueError, match=r"features\[1\]` is 'f2', but .*new/nodes.csv` has no such column"):
+        own(folder, predict_root=str(new))
+    for place, names in ((folder, ("n-1", "n-2", "n-3", "n-4", "n-5")), (new, ("a", "b"))):
+        width = 3 if place is folder else 2
+        sp.save_npz(place / "x.npz", sp.csr_matrix(np.ones((len(names), width))))
+        columns, values = ("id,p,q", "1,2") if place is folder else ("id,p", "1")
+        (place / "x.csv").write_text("".join(f"{line}\n" for line in (columns, *(f"{name},{values}" for name in names))))
+    with pytest.raises(ValueError, match="`data.init_args.predict_root`: `x.npz` has 2 features there, but the model .* 3"):
+        own(folder, features="x.npz", predict_root=str(new))
+    with pytest.raises(ValueError, match="`x.csv` has the feature columns 'p' there, but the model learns from 'p', 'q'"):
+        own(folder, features="x.csv", predict_root=str(new))

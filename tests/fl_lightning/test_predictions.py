@@ -120,6 +120,23 @@ def test_molecules_that_nobody_has_measured(run, tmp_path, strategy):
         assert same or strategy == "LocalOnly"
 
 
+@pytest.mark.parametrize("strategy", ["FedAvg", "LocalOnly"])
+def test_nodes_of_another_graph(run, tmp_path, strategy):
+    """``predict_root``: the trained model meets a new graph, without labels and clients."""
+    for place, size in ((tmp_path, 24), (tmp_path / "new", 3)):
+        place.mkdir(exist_ok=True)
+        more = [f",{'ab'[i % 2]},{('north', 'south')[i % 3 > 0]}" if size > 3 else "" for i in range(size)]
+        rows = [f"v{i},{i % 5 if size > 3 or i != 1 else 'x'}{more[i]}\n" for i in range(size)]
+        (place / "nodes.csv").write_text("id,f" + ",label,shop" * (size > 3) + "\n" + "".join(rows))
+        (place / "edges.csv").write_text("source,target\n" + "".join(f"v{i},v{i - 1}\n" for i in range(1, size)))
+    rows = run(GRAPH, "--federation.strategy", f"fl_lightning.strategies.{strategy}",
+               new=("--data.init_args.predict_root", "new"))  # fmt: skip
+    models = ["global"] if strategy == "FedAvg" else ["client north", "client south"]
+    assert [(r["id"], r["model"]) for r in rows] == [*(("v0", m) for m in models), ("v1", ""), *(("v2", m) for m in models)]
+    assert {r["client"] for r in rows} == {""} and "'x' is not a number" in rows[len(models)]["reason"]
+    assert all(r["prediction"] in ("a", "b") for r in rows if not r["reason"])
+
+
 def test_every_output_meets_its_id(tmp_path):
     lines = "".join(f"m{i},{'C' * (i + 1)},{i % 2},\n" for i in range(10))
     (tmp_path / "m.csv").write_text("name,smiles,toxic,mutagen\n" + lines)
