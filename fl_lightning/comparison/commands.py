@@ -16,9 +16,10 @@ from fl_lightning.comparison import checks
 from fl_lightning.comparison import plan as plans
 from fl_lightning.comparison.changes import from_command_line
 from fl_lightning.comparison.plan import Cell, Plan
-from fl_lightning.reporting.finished import MANIFEST, Run, find_runs, load
+from fl_lightning.reporting.finding import MANIFEST, find_runs
+from fl_lightning.reporting.finished import Run, load
 from fl_lightning.reporting.formats import paper_rows
-from fl_lightning.reporting.report import write_report
+from fl_lightning.reporting.report import remove_report, write_report
 from fl_lightning.reporting.tables import text_table
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ def _finish(
         )
         header, rows = paper_rows(summary.groups, summary.table)
         _say("", *text_table(header, rows), "", f"report: {out / 'report.html'}")
+    else:
+        remove_report(out)  # it would be of runs that this YAML no longer asks for
+        _say("No run has finished: there is no table.")
     _say(*failed, *left[:5], *([f"... and {len(left) - 5} more"] if len(left) > 5 else []))
     if left:
         _say("The budget has ended; the same command goes on from here.")
@@ -164,6 +168,9 @@ def report(asked: argparse.Namespace) -> int:
     runs, problems = find_runs(places)
     if not runs:
         raise ValueError("No finished run found.\n" + "\n".join(problems))
+    methods = list(dict.fromkeys(run.method for run in runs))
+    if asked.reference is not None and asked.reference not in methods:
+        raise ValueError(f"`--reference {asked.reference}` is no method of these runs; there are {', '.join(methods)}.")
     lead = [f"{len(runs)} runs. {_versions(runs)}"]
     summary, _ = write_report(asked.out, asked.title, runs, lead, problems, (), asked.score, asked.reference)
     header, rows = paper_rows(summary.groups, summary.table)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib as mpl
@@ -25,6 +26,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 BASELINE_COLOURS = {ALONE: "#666666", POOLED: "#000000"}
 MARKERS = "osD^vPX*"
 LINES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)), (0, (7, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (8, 1)))
+KINDS = ("bars_", "rounds_", "bytes_", "clients_", "partition_", "similarity_")  # how figures' names begin
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo", "++")
 STYLE = {
     "svg.hashsalt": "fl-lightning", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
@@ -85,7 +87,7 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
     found: list[Figure | None] = [bars(groups, look, metric) for metric in dict.fromkeys(g.metric for g in groups)]
     for group in groups:
         found += [rounds(group, look), traffic(group, look), clients(group, look), partition(group), *similarities(group)]
-    return [figure for figure in found if figure is not None]
+    return _named_apart([figure for figure in found if figure is not None])
 
 
 def bars(groups: Sequence[Group], look: Look, metric: str) -> Figure | None:
@@ -277,6 +279,17 @@ def similarities(group: Group) -> Iterator[Figure]:
             when = f"after round {run.matrices['round'] + 1} (seed {run.seed})"
             caption = f"{label(group, method)}: {' and '.join(names)} between clients {when}."
             yield Figure(f"similarity_{_slug(label(group, method))}", caption, _svg(canvas))
+
+
+def _named_apart(drawn: Sequence[Figure]) -> list[Figure]:
+    """Settings that differ in the metric only, or in signs that file names lack, must not overwrite each other's figures."""
+    seen: Counter[str] = Counter()
+    named = []
+    for figure in drawn:
+        seen[figure.name] += 1
+        number = seen[figure.name]
+        named.append(figure if number == 1 else replace(figure, name=f"{figure.name}_{number}"))
+    return named
 
 
 def _of_clients(run: Run) -> list[float | None]:

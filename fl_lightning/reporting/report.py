@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fl_lightning.reporting import formats
-from fl_lightning.reporting.figures import figures
+from fl_lightning.reporting.figures import KINDS, figures
 from fl_lightning.reporting.finished import Run
 from fl_lightning.reporting.page import page
 from fl_lightning.reporting.summary import Row, Summary, summarise_runs
 
+TABLES = ("table", "differences", "joining", "clients", "runs", "trials")
 WHAT_IT_IS = (
     "The round is chosen on validation data, the score is on test data. mean, sd: over seeds (sample standard deviation); low, "
     "high: 95 % Student interval of the mean. difference: method minus reference on the same seed and partition, with its 95 % "
@@ -39,7 +40,7 @@ def write_report(
     """Write the report of these runs.
 
     Args:
-        out: Folder; made if absent, its files of the same names are replaced.
+        out: Folder; made if absent, an older report in it is replaced.
         title: Heading.
         runs: Finished runs.
         lead: Sentences below the heading: what was compared, and how.
@@ -65,9 +66,8 @@ def write_report(
         os.replace(draft, path)
         written.append(path)
 
-    tables = {"table": summary.table, "differences": summary.differences, "joining": summary.joining,
-              "clients": summary.clients, "runs": summary.runs, "trials": list(trials)}  # fmt: skip
-    for name, rows in tables.items():
+    tables = (summary.table, summary.differences, summary.joining, summary.clients, summary.runs, list(trials))
+    for name, rows in zip(TABLES, tables, strict=True):
         if rows:
             write(f"{name}.csv", formats.to_csv(rows))
     write("table.md", _markdown(title, lead, warnings, summary))
@@ -83,7 +83,17 @@ def write_report(
         ("Runs", "", summary.runs),
     ]  # fmt: skip
     write("report.html", page(title, lead, warnings, sections, pictures))
+    remove_report(out, keep=written)
     return summary, written
+
+
+def remove_report(out: Path, keep: Sequence[Path] = ()) -> None:
+    """Remove a report's files but these, and nothing else: what was not written anew belongs to other runs."""
+    names = [*(f"{table}.csv" for table in TABLES), "table.md", "table.tex", "report.html"]
+    figures_of_old = [p for p in (out / "figures").glob("*.svg") if p.name.startswith(KINDS)]
+    for path in [*(out / name for name in names), *figures_of_old]:
+        if path not in keep:
+            path.unlink(missing_ok=True)
 
 
 def _markdown(title: str, lead: Sequence[str], warnings: Sequence[str], summary: Summary) -> str:

@@ -8,7 +8,7 @@ import pytest
 from fake_runs import results, write_run
 
 from fl_lightning.comparison.commands import main
-from fl_lightning.reporting.finished import find_runs
+from fl_lightning.reporting.finding import find_runs
 
 
 def config(strategy="fl_lightning.strategies.FedAvg", objective=None, rounds=3, **data):
@@ -94,3 +94,89 @@ def test_report_mistakes(tmp_path, monkeypatch, arguments, text):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=text):
         main(["report", *arguments])
+
+
+def test_runs_that_have_not_finished_and_broken_files_are_named(tmp_path):
+    write_run(tmp_path / "good", results())
+    half = write_run(tmp_path / "half", results(), curve=[(0.1, 0.1)])
+    (half / "results.json").unlink()
+    for name, text in (("cut", '{"strategy": '), ("number", "3"), ("list", "[]"), ("old", '{"val": 1, "test": {}}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(text)
+    write_run(tmp_path / "config", results())
+    (tmp_path / "config" / "config.yaml").write_text("a: [1")
+    (tmp_path / "notes.txt").write_text("x")
+    (run,), problems = find_runs([tmp_path, tmp_path / "notes.txt"])
+    assert run.folder.name == "good"
+    for text in (
+        "half` has no results.json: the run has not finished", "cut/results.json` is no JSON", "it holds int",
+        "list/results.json` is not that of a run: it holds list", "strategy, seed, metric, mode, val missing or wrong",
+        "config/config.yaml` is not YAML", "notes.txt` is a file; name the run's folder",
+    ):  # fmt: skip
+        assert sum(text in p for p in problems) == 1, (text, problems)
+    assert len(problems) == 7
+
+
+def comparison(folder, method="m", **more):
+    """A comparison with one run."""
+    write_run(folder / "runs" / "a", results(glob=more.pop("glob", 0.8)))
+    run = {"folder": "runs/a", "setting": {}, "method": method, "seed": 0, "data": "runs/a.data.json"}
+    (folder / "comparison.json").write_text(json.dumps({"runs": [run], **more}))
+    return folder
+
+
+def test_failures_of_a_comparison_are_not_forgotten_by_report(tmp_path):
+    lines = {"failed": ["FAILED: x | seed 0: why"], "left": ["not finished (budget): y | seed 1"]}
+    (run,), problems = find_runs([comparison(tmp_path / "c", **lines)])
+    assert run.method == "m" and problems == lines["failed"] + lines["left"]
+
+
+def test_the_same_run_of_two_comparisons_counts_once_and_that_is_said(tmp_path):
+    older, newer = comparison(tmp_path / "a", glob=0.1), comparison(tmp_path / "b", glob=0.9)
+    os.utime(older / "runs" / "a" / "results.json", (1, 1))
+    (run,), (problem,) = find_runs([newer, older])
+    assert run.on_global == 0.9 and "a/runs/a` left out" in problem
+
+
+def test_a_foreign_comparison_json_is_named(tmp_path):
+    comparison(tmp_path)
+    (tmp_path / "comparison.json").write_text('{"runs": [{"folder": "x"}]}')
+    runs, (problem,) = find_runs([tmp_path])
+    assert runs == [] and "is not that of a comparison" in problem
+
+
+def test_reference_that_no_run_has_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "r", results())
+    with pytest.raises(ValueError, match="`--reference Fedavg` is no method of these runs; there are FedAvg"):
+        main(["report", "r", "--reference", "Fedavg"])
+
+
+def test_a_new_report_leaves_nothing_of_an_older_one_and_nothing_else_is_touched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "fed", results(), "p", [(0.5, 0.4)])
+    write_run(tmp_path / "alone", results("LocalOnly", glob=None, each=[0.5, 0.6]))
+    main(["report", "fed", "alone", "--out", "out"])
+    (tmp_path / "out" / "mine.csv").write_text("x")
+    (tmp_path / "out" / "figures" / "mine.svg").write_text("x")
+    assert (tmp_path / "out" / "joining.csv").is_file() and (tmp_path / "out" / "figures" / "rounds_all_runs.svg").is_file()
+    main(["report", "alone", "--out", "out"])
+    left = {p.name for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert not {"joining.csv", "clients.csv", "differences.csv", "rounds_all_runs.svg", "partition_all_runs.svg"} & left
+    assert {"mine.csv", "mine.svg", "table.csv", "report.html"} <= left
+
+
+def test_two_data_sets_with_different_metrics_in_one_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, metric, mode in (("ESOL", "rmse", "min"), ("BACE", "auroc", "max")):
+        write_run(tmp_path / name, results(metric=metric, mode=mode), "p", [(0.5, 0.4)], config(name=name))
+    main(["report", "--glob", "*", "--out", "out"])
+    with open("out/table.csv") as file:
+        rows = {r["data"]: (r["metric"], r["better"], r["difference"]) for r in csv.DictReader(file)}
+    assert rows == {"ESOL": ("rmse", "lower", ""), "BACE": ("auroc", "higher", "")}
+    assert {p.name for p in (tmp_path / "out" / "figures").glob("bars_*")} == {"bars_rmse.svg", "bars_auroc.svg"}
+    # Without a config nothing but the metric tells them apart: no figure may replace the other's.
+    for name in ("ESOL", "BACE"):
+        (tmp_path / name / "config.yaml").unlink()
+    main(["report", "ESOL", "BACE", "--out", "out"])
+    assert {p.name for p in (tmp_path / "out" / "figures").glob("rounds_*")} == {"rounds_all_runs.svg", "rounds_all_runs_2.svg"}
