@@ -16,7 +16,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fl_lightning.reporting.finished import Run
 from fl_lightning.reporting.statistics import estimate
@@ -27,6 +27,7 @@ BASELINE_COLOURS = {ALONE: "#666666", POOLED: "#000000"}
 MARKERS = "osD^vPX*"
 LINES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)), (0, (7, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (8, 1)))
 KINDS = ("bars_", "rounds_", "bytes_", "clients_", "partition_", "similarity_")  # how figures' names begin
+BARS_IN_A_ROW = 28  # as many as an A4 page shows
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo", "++")
 STYLE = {
     "svg.hashsalt": "fl-lightning", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
@@ -91,44 +92,56 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
 
 
 def bars(groups: Sequence[Group], look: Look, metric: str) -> Figure | None:
-    """Mean test score of each method in each setting, with 95 % intervals over seeds."""
-    groups = [g for g in groups if g.metric == metric]
-    methods = list(dict.fromkeys(m for g in groups for m in g.methods))
-    values = {(i, m): estimate(list(g.scores(m).values())) for i, g in enumerate(groups) for m in methods if m in g.methods}
-    known = [v for e in values.values() for v in (e.mean, e.low, e.high) if v is not None]
-    if not known:
+    """Mean test score of each method in each setting, with 95 % intervals over seeds; as many rows as print needs."""
+    groups = [g for g in groups if g.metric == metric and any(g.scores(m) for m in g.methods)]
+    if not groups:
         return None
+    methods = list(dict.fromkeys(m for g in groups for m in g.methods))
+    in_row = max(1, BARS_IN_A_ROW // len(methods))
+    parts = [groups[i : i + in_row] for i in range(0, len(groups), in_row)]
+    width = max(4.5, 1.9 + 0.26 * len(methods) * min(in_row, len(groups)))
+    with _drawing(width, 0.4 + 3 * len(parts), rows=len(parts)) as (canvas, panels):
+        rows = list(panels) if len(parts) > 1 else [panels]
+        notes = [_bars(axes, part, methods, look) for axes, part in zip(rows, parts, strict=True)]
+        _legend(canvas, *rows)
+        note = "".join(f"; {text}" for text in dict.fromkeys(text for own in notes for text in own))
+        caption = f"Test {metric}, mean over seeds with 95 % Student intervals{note}."
+        return Figure(f"bars_{_slug(metric)}", caption, _svg(canvas))
+
+
+def _bars(axes: Any, groups: Sequence[Group], methods: Sequence[str], look: Look) -> list[str]:
+    """One row of bars. Returns what the caption must say of its axis."""
     wide = 0.8 / len(methods)
-    with _drawing(max(4.5, 1.2 + 0.26 * len(methods) * len(groups)), 3.4) as (canvas, axes):
-        for place, method in enumerate(methods):
-            own = [
-                (i, values[i, method])
-                for i in range(len(groups))
-                if (i, method) in values and values[i, method].mean is not None
-            ]
-            at = [i + (place - (len(methods) - 1) / 2) * wide for i, _ in own]
-            axes.bar(
-                at, [e.mean for _, e in own], wide * 0.92, color=look.colour(method), hatch=look.hatch(method),
-                edgecolor="white", linewidth=0.5, label=method,
-            )  # fmt: skip
-            spread = [(x, e) for x, (_, e) in zip(at, own, strict=True) if e.low is not None]
-            axes.errorbar(
-                [x for x, _ in spread], [e.mean for _, e in spread], [e.mean - e.low for _, e in spread], fmt="none",
-                ecolor="black", elinewidth=1, capsize=2,
-            )  # fmt: skip
-        axes.set_xticks(range(len(groups)), [label(g).replace(", ", "\n") for g in groups], fontsize=8)
-        axes.grid(axis="x", visible=False)
-        low, high = min(known), max(known)
-        if low > 0 and low > 0.4 * high:  # say so: bars that do not start at zero
-            axes.set_ylim(low - 0.35 * (high - low + 0.05 * high), None)
-            note = "; the axis does not start at 0"
-        else:
-            note = ""
-        axes.set_ylabel(f"test {metric}{'' if groups[0].mode == 'max' else ' (lower is better)'}")
-        _legend(canvas, axes)
-        return Figure(
-            f"bars_{_slug(metric)}", f"Test {metric}, mean over seeds with 95 % Student intervals{note}.", _svg(canvas)
-        )
+    known: list[float] = []
+    for place, method in enumerate(methods):
+        own = [(i, estimate(list(g.scores(method).values()))) for i, g in enumerate(groups) if method in g.methods]
+        own = [(i, e) for i, e in own if e.mean is not None]
+        if not own:
+            continue
+        known += [v for _, e in own for v in (e.mean, e.low, e.high) if v is not None]
+        at = [i + (place - (len(methods) - 1) / 2) * wide for i, _ in own]
+        axes.bar(
+            at, [e.mean for _, e in own], wide * 0.92, color=look.colour(method), hatch=look.hatch(method),
+            edgecolor="white", linewidth=0.5, label=method,
+        )  # fmt: skip
+        spread = [(x, e) for x, (_, e) in zip(at, own, strict=True) if e.low is not None]
+        axes.errorbar(
+            [x for x, _ in spread], [e.mean for _, e in spread], [e.mean - e.low for _, e in spread], fmt="none",
+            ecolor="black", elinewidth=1, capsize=2,
+        )  # fmt: skip
+    metric, mode = groups[0].metric, groups[0].mode
+    axes.set_xticks(range(len(groups)), [label(g).replace(", ", "\n") for g in groups], fontsize=8)
+    axes.set_xlim(-0.6, len(groups) - 0.4)
+    axes.grid(axis="x", visible=False)
+    axes.set_ylabel(f"test {metric}{'' if mode == 'max' else chr(10) + '(lower is better)'}")
+    low, high = min(known), max(known)
+    if low > 0 and low > 0.4 * high:  # say so: bars that do not start at zero
+        axes.set_ylim(max(0.0, low - 0.35 * (high - low + 0.05 * high)), None)
+        return ["the axis does not start at 0"]
+    if low < 0 and all(bar.get_height() >= 0 for bar in axes.patches):  # few seeds: wider than the metric's range
+        axes.set_ylim(0, None)
+        return ["intervals that go below 0 are cut there"]
+    return []
 
 
 def rounds(group: Group, look: Look) -> Figure | None:
@@ -152,6 +165,7 @@ def rounds(group: Group, look: Look) -> Figure | None:
             else:
                 _level(axes, group, method, look)
         axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set_ylabel(_validation(group))
         axes.set_title(label(group))
         _legend(canvas, axes)
@@ -215,10 +229,13 @@ def clients(group: Group, look: Look) -> Figure | None:
         axes.grid(axis="y", visible=False)
         axes.set_ylim(number - 0.5, -0.5)
         axes.set_ylabel("client")
-        axes.set_xlabel(f"test {group.metric}")
+        every = [run for runs in group.methods.values() for run in runs.values()]
+        own = any(v is not None for run in every for v in run.results["test"].get("per_client") or [])
+        where = "own test data" if own else "the server's test data"
+        axes.set_xlabel(f"test {group.metric}, {'own data' if own else 'server'}")
         axes.set_title(label(group))
         _legend(canvas, axes)
-        caption = f"{label(group)}: test {group.metric} of each client's model, one dot for each seed."
+        caption = f"{label(group)}: test {group.metric} of each client's model on {where}, one dot for each seed."
         return Figure(f"clients_{_slug(label(group))}", caption, _svg(canvas))
 
 
@@ -321,15 +338,15 @@ def _level(axes: Any, group: Group, method: str, look: Look) -> None:
 
 
 @contextmanager
-def _drawing(width: float, height: float, panels: int = 1) -> Iterator[tuple[Canvas, Any]]:
+def _drawing(width: float, height: float, panels: int = 1, rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
     with mpl.rc_context(STYLE):
         canvas = Canvas(figsize=(width, height))
-        yield canvas, canvas.subplots(1, panels)
+        yield canvas, canvas.subplots(rows, panels)
 
 
-def _legend(canvas: Canvas, axes: Any) -> None:
-    handles, names = axes.get_legend_handles_labels()
-    canvas.legend(handles, names, loc="outside right upper", fontsize=8)
+def _legend(canvas: Canvas, *panels: Any) -> None:
+    handles = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    canvas.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8)
 
 
 def _svg(canvas: Canvas) -> str:

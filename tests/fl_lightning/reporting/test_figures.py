@@ -70,12 +70,40 @@ def test_bars_have_the_means_and_intervals(groups, monkeypatch):
     assert heights == pytest.approx([0.8, 0.35, 0.8])
 
 
+def test_many_settings_are_drawn_in_rows_that_fit_a_page(tmp_path, monkeypatch):
+    runs = [
+        make(tmp_path, f"m{m}", 0, {"data": f"D{d}"}, glob=d / 10) for d in range(10) for m in range(9) if (d, m) != (0, 8)
+    ]
+    own = group(runs)
+    panels = axes_of(monkeypatch, drawn.bars, own, Look(own), "accuracy")
+    assert [len(axes.get_xticks()) for axes in panels] == [3, 3, 3, 1]
+    assert panels[0].figure.get_figwidth() < 9.5
+    assert len(panels[0].figure.legends[0].get_texts()) == 9  # the last method is missing in the first setting
+    heights = [bar.get_height() for axes in panels for bar in axes.patches]
+    assert sorted(heights) == pytest.approx(sorted(r.on_global for r in runs))
+
+
+def test_intervals_below_zero_are_cut_and_that_is_said(tmp_path, monkeypatch):
+    own = group([make(tmp_path, "m", s, glob=1.0 + 5 * s, mode="min", metric="rmse") for s in range(2)])
+    (axes,) = axes_of(monkeypatch, drawn.bars, own, Look(own), "rmse")
+    assert axes.get_ylim()[0] == 0
+    assert "intervals that go below 0 are cut there" in drawn.bars(own, Look(own), "rmse").caption
+
+
+def test_clients_say_whose_data_they_were_tested_on(tmp_path):
+    without = group([make(tmp_path, "m", 0, per_client=(None, None))])[0]
+    assert "on the server's test data" in drawn.clients(without, Look([without])).caption
+    own = group([make(tmp_path, "n", 0)])[0]
+    assert "on own test data" in drawn.clients(own, Look([own])).caption
+
+
 def test_rounds_are_the_mean_over_seeds_with_the_sd_as_band(groups, monkeypatch):
     (axes,) = axes_of(monkeypatch, drawn.rounds, groups[0], Look(groups))
     lines = {line.get_label(): line for line in axes.lines}
     assert list(lines["Fed"].get_xdata()) == [1, 2, 3] and list(lines["Fed"].get_ydata()) == pytest.approx([0.5, 0.65, 0.7])
     assert "Alone" not in lines  # it has no model to validate on the server's data, which this setting is scored on
     assert list(lines["Central"].get_ydata()) == pytest.approx([0.75, 0.75])
+    assert all(tick == int(tick) for tick in axes.get_xticks())  # there is no round 2.5
     band = axes.collections[0].get_paths()[0].vertices[:, 1]  # sd of .6 and .7 is .0707
     assert band.min() == pytest.approx(0.5) and max(band[abs(band - 0.7207) < 1e-3]) == pytest.approx(0.720711, abs=1e-5)
 
