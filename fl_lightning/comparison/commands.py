@@ -16,7 +16,7 @@ from fl_lightning.comparison import checks
 from fl_lightning.comparison import plan as plans
 from fl_lightning.comparison.changes import from_command_line
 from fl_lightning.comparison.plan import Cell, Plan
-from fl_lightning.reporting.finding import MANIFEST, find_runs
+from fl_lightning.reporting.finding import MANIFEST, find_runs, told
 from fl_lightning.reporting.finished import Run, load
 from fl_lightning.reporting.formats import paper_rows
 from fl_lightning.reporting.report import remove_report, write_report
@@ -70,8 +70,11 @@ def parser() -> argparse.ArgumentParser:
     )
     reporting.add_argument("--out", type=Path, default=Path("report"), help="Folder of the report; default: report.")
     reporting.add_argument("--title", default="Report")
-    reporting.add_argument("--score", choices=("auto", "global", "clients"), default="auto")
-    reporting.add_argument("--reference", help="Method that the others are compared with.")
+    reporting.add_argument(
+        "--score", choices=("auto", "global", "clients"),
+        help="Test data of the server (global) or of the clients; default: as in the comparison, else global if all have it.",
+    )  # fmt: skip
+    reporting.add_argument("--reference", help="Method to compare the others with; default: the comparison's, else the first.")
     return whole
 
 
@@ -134,6 +137,9 @@ def _finish(
         "runs": listed,
         "failed": failed,
         "left": left,
+        "score": plan.score,
+        "reference": plan.reference,
+        "trials": trials,
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     if runs:
@@ -172,7 +178,9 @@ def report(asked: argparse.Namespace) -> int:
     if asked.reference is not None and asked.reference not in methods:
         raise ValueError(f"`--reference {asked.reference}` is no method of these runs; there are {', '.join(methods)}.")
     lead = [f"{len(runs)} runs. {_versions(runs)}"]
-    summary, _ = write_report(asked.out, asked.title, runs, lead, problems, (), asked.score, asked.reference)
+    known = told(places)
+    score, reference = asked.score or known.get("score", "auto"), asked.reference or known.get("reference")
+    summary, _ = write_report(asked.out, asked.title, runs, lead, problems, known.get("trials", ()), score, reference)
     header, rows = paper_rows(summary.groups, summary.table)
     _say(*text_table(header, rows), "", *problems, f"report: {asked.out / 'report.html'}")
     return 0

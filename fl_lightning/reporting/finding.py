@@ -38,14 +38,23 @@ def find_runs(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
             if above is None:
                 loose.append((folder, checked_results(folder), _read_config(folder)))
                 continue
-            listed = [run for run in manifests[above]["runs"] if (above / run["folder"]).resolve() == folder]
+            own = [run for run in manifests[above]["runs"] if (above / run["folder"]).resolve() == folder]
             # What it does not list is an unchosen trial, or a run of an older version of its YAML.
-            labelled += [load(folder, r["setting"], r["method"], r["seed"], above / r["data"]) for r in listed]
+            labelled += [load(folder, r["setting"], r["method"], r["seed"], above / r["data"]) for r in own]
         except ValueError as error:
             problems.append(str(error))
     for manifest in manifests.values():
         problems += [str(line) for key in ("failed", "left") for line in manifest.get(key) or []]
+    listed = [(above / run["folder"]).resolve() for above, manifest in manifests.items() for run in manifest["runs"]]
+    labelled.sort(key=lambda run: listed.index(run.folder))  # methods and settings in the order of the comparison
     return _newest(labelled, problems) + _newest(_label(loose), problems), problems
+
+
+def told(places: Sequence[Path]) -> dict[str, Any]:
+    """What one comparison's folder says of its report: ``score``, ``reference``, ``trials``; nothing of other places."""
+    manifest = read_json(places[0] / MANIFEST) if len(places) == 1 else None
+    keys = ("score", "reference", "trials")
+    return {k: manifest[k] for k in keys if k in manifest} if isinstance(manifest, dict) else {}
 
 
 def _folders(places: Sequence[Path], problems: list[str]) -> list[Path]:

@@ -125,6 +125,26 @@ def comparison(folder, method="m", **more):
     return folder
 
 
+def test_a_comparisons_order_reference_score_and_trials_are_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = []
+    for method in ("Second in the alphabet", "First", "Fed"):
+        write_run(tmp_path / "c" / "runs" / method, results(per_client=(0.1, 0.3)))
+        runs.append({"folder": f"runs/{method}", "setting": {}, "method": method, "seed": 0, "data": "x"})
+    trials = [{"method": "First", "values": "lr 1", "validation": 0.5, "state": "finished", "chosen": "yes"}]
+    manifest = {"runs": runs, "score": "clients", "reference": "Fed", "trials": trials}
+    (tmp_path / "c" / "comparison.json").write_text(json.dumps(manifest))
+    assert main(["report", "c", "--out", "out"]) == 0
+    with open("out/table.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [r["method"] for r in rows] == ["Second in the alphabet", "First", "Fed"]
+    assert {r["reference"] for r in rows} == {"Fed"} and {r["score on"] for r in rows} == {"clients"}
+    assert "lr 1" in (tmp_path / "out" / "trials.csv").read_text()
+    main(["report", "c", "--out", "out", "--reference", "First", "--score", "global"])
+    with open("out/table.csv") as file:
+        assert {(r["reference"], r["mean"]) for r in csv.DictReader(file)} == {("First", "0.8")}
+
+
 def test_failures_of_a_comparison_are_not_forgotten_by_report(tmp_path):
     lines = {"failed": ["FAILED: x | seed 0: why"], "left": ["not finished (budget): y | seed 1"]}
     (run,), problems = find_runs([comparison(tmp_path / "c", **lines)])
