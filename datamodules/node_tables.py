@@ -21,6 +21,7 @@ from datamodules.tables import (
     Table,
     TableFormat,
     decimal_mark,
+    has_name,
     is_blank,
     parse_numbers,
     shown,
@@ -127,7 +128,7 @@ def read_nodes(
             if names:
                 notices.append(f"`{path}`: the {len(names)} other column(s) of numbers are taken for features.")
             if left:
-                notices.append(f"`{path}`: {_few(left)} hold text or nothing, and are no features.")
+                notices.append(f"`{path}`: {_few(left)} hold text or nothing or have no name, and are no features.")
         if decimal is None:
             decimal = decimal_mark([text for name in names for text in chunk.columns[name][:1000]])
             if decimal == ",":
@@ -174,12 +175,12 @@ def read_nodes(
 
 
 def _numeric(chunk: Chunk, candidates: Sequence[str], decimal: str | None) -> list[str]:
-    """Columns that hold numbers, as far as the first rows tell: at least one, and no more texts than numbers."""
+    """Columns with a name that hold numbers, as far as the first rows tell: at least one, and more than texts."""
     names = []
     for name in candidates:
         head = chunk.columns[name][:1000]
         values, wrong = parse_numbers(head, decimal or decimal_mark(head))
-        if np.isfinite(values).sum() > len(wrong):
+        if has_name(name) and np.isfinite(values).sum() > len(wrong):
             names.append(name)
     return names
 

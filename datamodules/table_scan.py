@@ -81,7 +81,7 @@ def scan(path: Path, encoding: str = "utf-8") -> Scan:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"`{path}` is a damaged gzip file ({error}). Copy it again.") from error
     if not head.strip():
-        raise ValueError(f"`{path}` is empty. A table names its columns in the first line: fill it, or leave the file out.")
+        raise ValueError(f"`{path}` is empty. Fill it, or leave the file out.")
     return Scan("gzip" if packed else "text", size, lines, head)
 
 

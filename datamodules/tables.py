@@ -27,6 +27,7 @@ CHUNK_BYTES = 1 << 24
 CHUNK_ROWS = 50_000
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 PLAIN = set("0123456789+-.eE")
+UNNAMED = re.compile(r"column \d+|Unnamed: \d+")  # no name in the file: as a rule pandas' numbers of rows
 COMMA_NUMBER = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
 
 
@@ -221,6 +222,11 @@ def _distinct(names: list[str], notices: list[str], path: Path) -> list[str]:
             notices.append(f"`{path}` has several columns called {name!r}: column {place} is {shown!r} here.")
         result.append(shown)
     return result
+
+
+def has_name(column: str) -> bool:
+    """Whether a column has a name of its own, so that it may be taken for a feature or a label without being asked for."""
+    return UNNAMED.fullmatch(column) is None
 
 
 def guess_separator(head: str, wanted: Sequence[str] = ()) -> str:

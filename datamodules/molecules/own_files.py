@@ -10,7 +10,7 @@ import numpy as np
 from datamodules.molecules.parallel import map_chunks
 from datamodules.molecules.sdf import sdf_blocks, values_of
 from datamodules.table_scan import scan
-from datamodules.tables import Table, TableFormat, decimal_mark, parse_numbers
+from datamodules.tables import Table, TableFormat, decimal_mark, has_name, parse_numbers
 
 TABLES = (".csv", ".tsv", ".txt", ".smi", ".parquet")
 GUESSED_FROM = 1000
@@ -135,11 +135,11 @@ def _read_sdf(
 
 
 def numeric_columns(file: MoleculeFile, besides: Sequence[str], decimal: str | None) -> list[str]:
-    """Columns in which there are numbers, and at least as many as other texts, as far as the first rows tell."""
+    """Columns with a name in which there are numbers, and more than other texts, as far as the first rows tell."""
     names = []
     for name, texts in file.columns.items():
         head = [text for text in texts if text][:GUESSED_FROM]
         values, wrong = parse_numbers(head, decimal or decimal_mark(head))
-        if name not in besides and np.isfinite(values).sum() > len(wrong):
+        if name not in besides and has_name(name) and np.isfinite(values).sum() > len(wrong):
             names.append(name)
     return names

@@ -9,7 +9,7 @@ import numpy as np
 from datamodules.report import Finding, finding
 from datamodules.tables import folded
 
-UNIT = re.compile(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$")
+UNIT = re.compile(r"[\[(]\s*(?!\d+\s*[\])])([^\])]+?)\s*[\])]\s*$")  # not `y (2)`
 
 
 def agreed_tasks(found: Mapping[str, Sequence[str]]) -> list[str]:
@@ -66,9 +66,10 @@ def guess_task(y: np.ndarray, owner: Sequence[str], names: Sequence[str]) -> tup
 
 
 def _few_whole_numbers(column: np.ndarray, most: int = 10) -> bool:
-    """Whether labels look like numbers of classes: three or more different whole numbers, but not many."""
-    values = np.unique(column[np.isfinite(column)])
-    return 2 < len(values) <= most and bool((values == np.round(values)).all() and values[0] >= 0)
+    """Whether labels look like numbers of classes: three or more different whole numbers, but not many, that repeat."""
+    known = column[np.isfinite(column)]
+    values = np.unique(known)
+    return 2 < len(values) <= min(most, len(known) - 1) and bool((values == np.round(values)).all() and values[0] >= 0)
 
 
 def units_of(names: Sequence[str], given: Mapping[str, str] | None) -> tuple[list[str], list[str]]:

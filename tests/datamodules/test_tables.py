@@ -9,6 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from datamodules import GraphCSVDataModule, MoleculeCSVDataModule
 from datamodules.table_scan import MAX_LINE, scan
 from datamodules.tables import Table, TableFormat, decimal_mark, guess_separator, parse_numbers
 
@@ -167,3 +168,17 @@ def test_more_rows_than_memory_should_hold_are_refused(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("id\n1\n2\n3\n4\n")
     with pytest.raises(ValueError, match="has 5 rows, and more than 3 are refused"):
         Table(tmp_path / "t.csv")
+
+
+def test_a_column_without_a_name_is_nobodys_feature_or_label(tmp_path):
+    """What ``DataFrame.to_csv`` writes first, and what it is called after a second time."""
+    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
+    for first in ("", "Unnamed: 0"):
+        (tmp_path / "nodes.csv").write_text(f"{first},id,f,label\n0,1,5,a\n1,2,6,b\n")
+        graph = GraphCSVDataModule(root=str(tmp_path), num_clients=1)
+        graph.setup()
+        assert graph.feature_names == ["f"] and any("have no name" in note for note in graph.notices)
+        (tmp_path / "m.csv").write_text(f"{first},smiles,y (2)\n0,C,5\n1,CC,6\n")
+        molecules = MoleculeCSVDataModule(files=str(tmp_path / "m.csv"), num_clients=1, cache_dir=None, fractions=(1.0, 0, 0))
+        molecules.setup()
+        assert molecules.task_names == ["y (2)"] and molecules.units == []
