@@ -51,11 +51,14 @@ def fit_centrally(
     metric, mode = getattr(module, "monitor", "loss"), getattr(module, "monitor_mode", "min")
     folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"))
     trainer.loggers = folder.loggers
-    best = ModelCheckpoint(folder.path / "checkpoints", "best", monitor=f"val/{metric}", mode=mode, save_top_k=1)
+    monitor = None if getattr(datamodule, "num_val_samples", None) == 0 else f"val/{metric}"
+    best = ModelCheckpoint(folder.path / "checkpoints", "best", monitor=monitor, mode=mode, save_top_k=1)
     trainer.callbacks = trainer._callback_connector._reorder_callbacks([*trainer.callbacks, best])
     with stream(seed, "central"), quiet():
         trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)
         epochs = trainer.current_epoch
+        if best.best_model_score is not None and not bool(best.best_model_score.isfinite()):
+            trainer.save_checkpoint(best.best_model_path)  # undefined in each epoch: the last is the best, as in a federation
     trained = time.perf_counter() - begin
     local = LocalTrainer(module, {key: trainer_args.get(key) for key in ("accelerator", "precision")})
     clients = list(datamodule.client_datamodules()) if hasattr(datamodule, "client_datamodules") else []
@@ -73,7 +76,7 @@ def fit_centrally(
     if best.best_model_path:
         content = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
         module.load_state_dict(content["state_dict"])
-        best_epoch = int(content["epoch"])
+        best_epoch = min(int(content["epoch"]), epochs - 1)  # one saved after the fit counts one epoch more
         chosen = score()
     total = time.perf_counter() - begin
     results = {

@@ -37,6 +37,7 @@ class MoleculeEncoder(nn.Module):
     """
 
     choices: tuple[str, ...] = ("x",)
+    uses_positions = False
 
     def __init__(self, perturb: Sequence[str] | None = None) -> None:
         super().__init__()
@@ -49,7 +50,22 @@ class MoleculeEncoder(nn.Module):
         self.head: nn.Module | None = None
 
     def build(self, schema: Mapping[str, Any]) -> None:
-        """Create the layers for data of this ``schema``; does nothing if there are any."""
+        """Create the layers for data of this ``schema``; does nothing if there are any.
+
+        Raises:
+            ValueError: The data have positions in place of bonds, or bonds in place of positions.
+        """
+        encoder = f"`model.init_args.encoder: {type(self).__name__}`"
+        if self.uses_positions and schema.get("positions") is False:
+            raise ValueError(
+                f"{encoder} learns from positions, but the data have bonds alone. Use data with positions (QM9, or SDF files "
+                "with `data.init_args.geometry: true`), or an encoder on bonds: `lit_models.MPNN`."
+            )
+        if not self.uses_positions and schema.get("atom_features") == 0:
+            raise ValueError(
+                f"{encoder} learns from bonds, but the data have positions in place of them. Use `lit_models.SchNet`, or for "
+                "SDF files `data.init_args.geometry: false`."
+            )
         if self.head is None:
             self.build_layers(schema)
 

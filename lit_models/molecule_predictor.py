@@ -38,7 +38,7 @@ class LitMoleculePredictor(LitGraphModule):
     """Molecular property prediction with an exchangeable encoder and objective.
 
     Logs as ``val/...`` and ``test/...``: for regression ``rmse`` and ``mae``, for classification ``auroc``, each the
-    mean over the tasks where it is defined, with ``<metric>_<t>`` per task if there are several; ``loss``; and
+    mean over the tasks where it is defined (NaN: nowhere), with ``<metric>_<t>`` per task if there are several; ``loss``; and
     ``undefined_tasks``, how many tasks had no label or, for ROC-AUC, labels of one class only.
 
     Args:
@@ -210,9 +210,12 @@ def _per_task(values: Any, default: float, num_tasks: int, name: str) -> Tensor:
 
 
 def task_mean(name: str, values: Tensor, defined: Tensor) -> dict[str, Tensor]:
-    """Mean over the tasks where ``defined``, and their own values if there are several tasks; nothing if none is."""
+    """Mean over the tasks where ``defined``, and their own values if there are several tasks.
+
+    If none is, the mean is NaN: undefined is not the same as unknown, for who monitors it (the federation, ModelCheckpoint).
+    """
     if not bool(defined.any()):
-        return {}
+        return {name: values.new_tensor(torch.nan)}
     scores = {name: values[defined].mean()}
     if values.numel() > 1:
         scores.update({f"{name}_{task}": values[task] for task in defined.nonzero().flatten().tolist()})
@@ -220,7 +223,7 @@ def task_mean(name: str, values: Tensor, defined: Tensor) -> dict[str, Tensor]:
 
 
 class _TaskScores(Metric):
-    """Mean loss per task, the base of both kinds of scores; ``compute()`` holds only what is defined."""
+    """Mean loss per task, the base of both kinds of scores; ``compute()`` holds the tasks that are defined."""
 
     full_state_update = False
     count: Tensor

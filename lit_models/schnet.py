@@ -96,6 +96,7 @@ class SchNet(MoleculeEncoder):
     """
 
     choices = ("pos",)
+    uses_positions = True
 
     def __init__(self, hidden_channels: int = 128, num_filters: int = 128, num_interactions: int = 6,
                  num_gaussians: int = 50, cutoff: float = 10.0, perturb: Sequence[str] | None = None) -> None:

@@ -226,12 +226,12 @@ class MoleculeDataModule(MoleculeLoaders):
     @property
     def schema(self) -> dict[str, Any]:
         """What a model needs: ``task``, ``num_tasks``, ``atom_features``, ``bond_features`` (both 0 without bonds),
-        ``metric`` (``rmse``, ``mae`` or ``auroc``); with ``normalize_labels`` also ``label_mean`` and ``label_std``,
-        lists of ``num_tasks`` numbers."""
+        ``positions`` (whether there are some), ``metric`` (``rmse``, ``mae`` or ``auroc``); with ``normalize_labels`` also
+        ``label_mean`` and ``label_std``, lists of ``num_tasks`` numbers."""
         packed, bonds = self.molecules.packed, "atom" in self.molecules.packed.nodes
         schema: dict[str, Any] = {
             "task": self.task, "num_tasks": packed.y.size(1), "atom_features": NUM_ATOM_FEATURES if bonds else 0,
-            "bond_features": NUM_BOND_FEATURES if bonds else 0, "metric": self.metric}
+            "bond_features": NUM_BOND_FEATURES if bonds else 0, "positions": "pos" in packed.nodes, "metric": self.metric}
         if self.normalize_labels:
             schema["label_mean"], schema["label_std"] = label_statistics(packed.y[self._train])
         return schema

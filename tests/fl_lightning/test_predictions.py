@@ -1,6 +1,7 @@
 """predictions.csv of one's own data: original ids in the original order, rows left out with the reason, which model."""
 
 import csv
+import json
 import sys
 
 import pytest
@@ -32,6 +33,13 @@ data:
 """
 
 
+def own_config(folder):
+    """Two rounds of one molecule client."""
+    text = MOLECULES.replace("num_rounds: 1", "num_rounds: 2").replace("files: sites", "files: sites, num_clients: 1")
+    (folder / "own.yaml").write_text(text)
+    return "own.yaml"
+
+
 def rows_of(path):
     with open(path, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -56,6 +64,22 @@ def test_without_a_validation_sample_the_last_round_predicts(run, tmp_path):
     (tmp_path / "sites" / "a.csv").write_text("code,smiles,y\n1,CC,1\n2,CCC,2\n3,CCCC,3\n")
     rows = run(MOLECULES, "--data.init_args.fractions", "[1.0, 0.0, 0.0]", "--data.init_args.num_clients", "1")
     assert [row["id"] for row in rows] == ["1", "2", "3"] and all(row["prediction_y"] for row in rows)
+
+
+@pytest.mark.parametrize("federation", [(), ("--federation", "null")])
+@pytest.mark.parametrize("held_out", [0.25, 0.0])
+def test_a_metric_that_is_nowhere_defined_stops_nothing(run, tmp_path, federation, held_out):
+    """Labels of one class only: ROC-AUC is undefined in each part, and the last round (or epoch) is the best one."""
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "a.csv").write_text("code,smiles,toxic\n" + "".join(f"{i},{'C' * i},1\n" for i in range(1, 9)))
+    fractions = f"[{1 - 2 * held_out}, {held_out}, {held_out}]"
+    main(["fit", "--config", own_config(tmp_path), *federation, "--data.init_args.fractions", fractions])
+    main(["predict", "--config", "own.yaml", *federation, "--data.init_args.fractions", fractions])
+    run_dir = tmp_path / "runs" / ("own_central" if federation else "own") / "version_0"
+    results = json.loads((run_dir / "results.json").read_text())
+    assert results["metric"] == "auroc" and results["val"]["global"] is None and results["test"]["global"] is None
+    assert results["best_round"] == results["rounds_run"] - 1
+    assert all(row["probability_toxic"] for row in rows_of(run_dir / "predictions.csv"))
 
 
 def test_nodes_by_the_global_model(run, tmp_path):

@@ -157,13 +157,15 @@ def test_auroc_is_scikit_learns_over_defined_tasks_only():
 
 
 @pytest.mark.parametrize("task, metric", [("regression", "rmse"), ("classification", "auroc")])
-def test_scores_without_labels_are_not_logged(task, metric):
+def test_scores_without_labels_are_undefined_and_said_to_be(task, metric):
     module = predictor(task)
-    assert {k: float(v) for k, v in module.make_scores().compute().items()} == {"undefined_tasks": 1.0}
+    scores = {k: float(v) for k, v in module.make_scores().compute().items()}
+    assert scores.pop("undefined_tasks") == 1.0 and scores.keys() == ({"auroc"} if metric == "auroc" else {"rmse", "mae"})
+    assert all(map(math.isnan, scores.values()))
     loader = DataLoader([molecule("CCO", 0, [NAN]), molecule("C", 1, [NAN])], batch_size=2)
     run = trainer()
     run.validate(module, loader, verbose=False)
-    assert f"val/{metric}" not in run.callback_metrics and "val/loss" not in run.callback_metrics
+    assert math.isnan(run.callback_metrics[f"val/{metric}"]) and "val/loss" not in run.callback_metrics
     assert float(run.callback_metrics["val/undefined_tasks"]) == 1.0
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import SchNet as PyGSchNet
 
+from lit_models import MPNN, GCNMolecule, GINMolecule
 from lit_models.schnet import SchNet, atom_pairs, radius_pairs
 
 
@@ -120,3 +121,13 @@ def test_errors():
         built()(Data(x=torch.zeros(3, 74), edge_index=torch.zeros(2, 0, dtype=torch.long)))
     with pytest.raises(ValueError, match="cutoff > 0"):
         SchNet(cutoff=0.0)
+
+
+def test_bonds_and_positions_are_not_mixed_up_before_round_1():
+    schema = {"task": "regression", "num_tasks": 1, "atom_features": 74, "bond_features": 13, "positions": False}
+    with pytest.raises(ValueError, match="SchNet` learns from positions, .*`data.init_args.geometry: true`"):
+        SchNet().build(schema)
+    for encoder in (GCNMolecule, GINMolecule, MPNN):
+        with pytest.raises(ValueError, match=f"{encoder.__name__}` learns from bonds, .* Use `lit_models.SchNet`"):
+            encoder().build({**schema, "atom_features": 0, "bond_features": 0, "positions": True})
+    SchNet().build({**schema, "positions": True})  # data may have both
