@@ -1,7 +1,8 @@
 """One cell in a process of its own: ``fl-lightning fit`` with the cell's config, its output in a log beside the run.
 
 In the cell's folder: ``cell.yaml`` the config, ``cell.log`` what it said, ``cell/version_N`` (central: ``cell_central/``) the
-run, ``cell.failed.json`` why it failed. The folder bears the config's hash: what has a results.json there is finished.
+run, ``cell.failed.json`` why it failed. The folder bears the config's hash: what has a results.json there, and no
+``cell.failed.json``, is finished.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def run_folders(out: Path, cell: Cell) -> list[Path]:
 
 
 def finished(out: Path, cell: Cell) -> Path | None:
-    """The folder of the cell's finished run, if there is one."""
+    """The folder of the cell's finished run, if there is one. What failed after its results were written is not finished."""
+    if beside(out, cell, ".failed.json").is_file():
+        return None
     return next((p for p in run_folders(out, cell) if (p / "results.json").is_file()), None)
 
 

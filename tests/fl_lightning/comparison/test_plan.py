@@ -238,3 +238,13 @@ def test_options_that_refine_are_taken(plan):
     cells = plan(given, axes=axes, methods={"a": encoder, "b": {GAMMA: 1}}).cells
     assert {c.config["data"]["init_args"]["root"] for c in cells} == {"x"}
     assert {c.config["model"]["init_args"]["encoder"]["init_args"]["hidden_channels"] for c in cells} == {16}
+
+
+def test_each_model_has_the_same_steps_behind_it_where_the_federation_samples(plan):
+    """LocalOnly trains all clients in each round: it would otherwise have fewer steps than the global model."""
+    fed, local, central = plan(changes={"federation.clients_per_round": 3}).cells
+    assert (fed.config["federation"]["clients_per_round"], local.config["federation"]["clients_per_round"]) == (3, 1.0)
+    for cell in (fed, local, central):  # central: `fit --federation null` multiplies them
+        assert (cell.config["federation"]["num_rounds"], cell.config["trainer"]["max_steps"]) == (30, 333)
+    (_, sampled, _) = plan(baselines={"LocalOnly": {"federation.clients_per_round": 2}, "Central": {}}).cells
+    assert sampled.config["federation"]["clients_per_round"] == 2
