@@ -95,7 +95,7 @@ class Search:
     cell: Cell
     space: dict[str, Any]
     sampler: str = "tpe"
-    trials: int | None = None
+    trials: int = 1
     batch: int = 4
     prune: bool = True
     warm_up: int = 3

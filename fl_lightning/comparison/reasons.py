@@ -26,9 +26,9 @@ def complaint(text: str) -> str:
     if not keys or not wrong:
         return " ".join(lines)
     given = [line.removeprefix("Given value: ") for line in lines if line.startswith("Given value: ")]
-    found = f", found `{given[0]}`" if given and wrong[0].startswith("Expected") else ""
+    instead = f", found `{given[0]}`" if given and wrong[0].startswith("Expected") else ""
     classes = re.findall(r"Problem with given class_path '([\w.]+)'", "\n".join(lines))
-    return f"`{'.'.join(keys)}`: {'; '.join(wrong)}{found}{_suggestion(wrong[0], classes)}"
+    return f"`{'.'.join(keys)}`: {'; '.join(wrong)}{instead}{_suggestion(wrong[0], classes)}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -46,6 +46,6 @@ def _suggestion(wrong: str, classes: list[str]) -> str:
         elif (found := re.match(r"Option '(\w+)' is not accepted", wrong)) and classes:
             module, _, last = classes[-1].rpartition(".")
             whole = getattr(importlib.import_module(module), last)
-            name, names = found[1], [p for c in inspect.getmro(whole) for p in inspect.signature(c.__init__).parameters]
+            name, names = found[1], [p for c in inspect.getmro(whole) for p in inspect.signature(c).parameters]
     hint = nearest(name, names)
     return f".{hint}" if hint else ""

@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class Study:
         """For each trial of the batch, by its cell's key: whether to stop it now."""
         if not self.search.prune:
             return {}
-        return {cell.key: (lambda cell, trial=trial: self._is_behind(trial, cell)) for trial, cell in self._batch}
+        return {cell.key: partial(self._is_behind, trial) for trial, cell in self._batch}
 
     def tell(self, runner: Runner) -> bool:
         """Take the batch's results.
@@ -89,7 +90,7 @@ class Study:
             value = None
             if behind:
                 self._study.tell(trial, state=states.PRUNED)
-            elif cell.key in runner.done and (value := self._validation(cell)) is not None:
+            elif cell.key in runner.done and (value := self._validation(runner.done[cell.key])) is not None:
                 self._study.tell(trial, self._sign(cell) * value)
             else:
                 self._study.tell(trial, state=states.FAIL)
@@ -104,9 +105,9 @@ class Study:
 
     # ---- scores ---------------------------------------------------------------------------------------------------
 
-    def _validation(self, cell: Cell) -> float | None:
+    def _validation(self, folder: Path) -> float | None:
         """The validation score of a finished run. Its test scores are not touched."""
-        val = json.loads((finished(self.out, cell) / "results.json").read_text(encoding="utf-8"))["val"]
+        val = json.loads((folder / "results.json").read_text(encoding="utf-8"))["val"]
         return val["mean"] if val["global"] is None else val["global"]
 
     def _sign(self, cell: Cell) -> int:

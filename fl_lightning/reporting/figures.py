@@ -278,22 +278,23 @@ def similarities(group: Group) -> Iterator[Figure]:
     """The matrices between clients that a method recorded in its last round (FED-PUB: similarity and mixing weights)."""
     for method, runs in group.methods.items():
         run = next((r for _, r in sorted(runs.items()) if r.matrices), None)
-        if run is None:
+        matrices = run.matrices if run is not None else None
+        if run is None or not matrices:
             continue
-        names = [k for k, v in run.matrices.items() if isinstance(v, list) and v and isinstance(v[0], list)]
+        names = [k for k, v in matrices.items() if isinstance(v, list) and v and isinstance(v[0], list)]
         with _drawing(3.5 * len(names), 3.1, len(names)) as (canvas, every):
             for name, axes in zip(names, every if len(names) > 1 else [every], strict=True):
-                shown = axes.imshow(run.matrices[name], cmap="cividis", interpolation="nearest")
+                shown = axes.imshow(matrices[name], cmap="cividis", interpolation="nearest")
                 axes.grid(visible=False)
                 axes.set_title(name)
                 axes.set_xlabel("client")
                 axes.set_ylabel("client")
-                ticks = range(0, len(run.matrices[name]), max(1, len(run.matrices[name]) // 10))
-                ids = run.matrices.get("clients") or list(range(len(run.matrices[name])))
+                ticks = range(0, len(matrices[name]), max(1, len(matrices[name]) // 10))
+                ids = matrices.get("clients") or list(range(len(matrices[name])))
                 axes.set_xticks(ticks, [ids[t] for t in ticks], fontsize=7)
                 axes.set_yticks(ticks, [ids[t] for t in ticks], fontsize=7)
                 canvas.colorbar(shown, ax=axes, shrink=0.85)
-            when = f"after round {run.matrices['round'] + 1} (seed {run.seed})"
+            when = f"after round {matrices['round'] + 1} (seed {run.seed})"
             caption = f"{label(group, method)}: {' and '.join(names)} between clients {when}."
             yield Figure(f"similarity_{_slug(label(group, method))}", caption, _svg(canvas))
 

@@ -116,7 +116,7 @@ def _label(loose: Sequence[tuple[Path, dict[str, Any], dict[str, Any]]]) -> list
     ]
     names: dict[tuple, set[str]] = {}
     for run in labelled:
-        names.setdefault((*run.setting.values(), run.method, run.seed), set()).add(run.results.get("name"))
+        names.setdefault((*run.setting.values(), run.method, run.seed), set()).add(str(run.results.get("name")))
     # Where runs differ in their name only, all runs of the method bear it.
     several = {method for (*_, method, _), found in names.items() if len(found) > 1}
     for run in labelled:
