@@ -27,7 +27,7 @@ from datamodules.partition import Partition
 from datamodules.predicted import PredictedRows
 from datamodules.report import Finding, finding, label_counts, with_remedies
 from datamodules.sparse import csr_tensor
-from datamodules.tables import TableFormat, listed
+from datamodules.tables import TableFormat, is_blank, listed
 
 POLICIES = ("drop", "raise")
 # Where the owners are given.
@@ -108,7 +108,8 @@ class GraphCSVDataModule(GraphDataModule):
         **options: Any,
     ) -> None:
         self.root, self.nodes, self.edges = Path(root), nodes, edges
-        folders = _client_folders(self.root, nodes)
+        self.predict_root = predict_root
+        folders = _client_folders(self.root, nodes, predict_root)
         if partition is None:
             partition = "folder" if folders else "louvain" if client_column is None else "column"
         if (partition == "column") != (client_column is not None):
@@ -137,7 +138,6 @@ class GraphCSVDataModule(GraphDataModule):
         self.decimal, self.classes, self.invalid, self.unknown_ids = decimal, classes, invalid, unknown_ids
         if split_column is not None:
             self.split = "public"
-        self.predict_root = predict_root
         self.predicted_rows: PredictedRows | None = None
         self.class_names: list[str] = []
         self.feature_names: list[str] = []
@@ -203,6 +203,9 @@ class GraphCSVDataModule(GraphDataModule):
         y = self._labels(tables)
         self._own_clients(tables)
         self._links = self._read_links(tables)
+        for note in self._links.notices:
+            log.warning(note)
+        self.notices += self._links.notices
         pairs = torch.from_numpy(self._links.pairs)
         self._link_counts = describe_links(self._links.pairs, len(rows))
         x = _degree_features(pairs, len(rows)) if self._features == "degree" else _as_csr(sp.vstack(matrices, format="csr"))
@@ -232,7 +235,8 @@ class GraphCSVDataModule(GraphDataModule):
             ValueError: There is no table of nodes.
         """
         inside = sorted(self.root.iterdir()) if self.root.is_dir() else []
-        folders = [path for path in inside if path.is_dir() and not path.name.startswith((".", "_"))]
+        folders = [path for path in inside if path.is_dir() and not path.name.startswith((".", "_"))
+                   and not _same(path, self.predict_root)]  # fmt: skip
         if not self._folders and not (self.root / self.nodes).is_file():
             holds = f"It holds {listed([path.name for path in inside])}" if inside else "It holds nothing"
             raise ValueError(
@@ -450,6 +454,10 @@ class GraphCSVDataModule(GraphDataModule):
         tell("many_classes", len(self.class_names) if 4 < known < 2 * len(self.class_names) else 0,
              f"{known} labelled nodes have {len(self.class_names)} different labels.",
              "Is `data.init_args.label_column` right? Measurements must be put into classes first.")  # fmt: skip
+        gone = sorted({d["client"] for d in bad if not is_blank(d.get("client", ""))} - set(self.client_names))
+        tell("client_without_nodes", len(gone), f"{listed(gone)}: no usable row, and so no client of the federation.",
+             "Correct their rows: all are in `dropped_rows`. A node that two clients hold needs an id of its own at each, or a "
+             "folder per client.")  # fmt: skip
         tell("unknown_ids", links.num_unknown, f"{links.num_unknown} of {links.lines} links name an id that no node has and "
              f"were left out: {'; '.join(links.unknown)}.", "Add these nodes, or correct the links.")  # fmt: skip
         tell("invalid_links", links.num_bad, f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}.",
@@ -479,11 +487,15 @@ class GraphCSVDataModule(GraphDataModule):
         return found
 
 
-def _client_folders(root: Path, nodes: str) -> list[Path]:
-    """Folders below ``root`` that have a table of nodes, if ``root`` itself has none."""
+def _client_folders(root: Path, nodes: str, besides: str | None) -> list[Path]:
+    """Folders below ``root`` that have a table of nodes, if ``root`` itself has none; not that of ``predict_root``."""
     if (root / nodes).is_file() or not root.is_dir():
         return []
-    return sorted(folder for folder in root.iterdir() if (folder / nodes).is_file())
+    return sorted(folder for folder in root.iterdir() if (folder / nodes).is_file() and not _same(folder, besides))
+
+
+def _same(path: Path, other: str | None) -> bool:
+    return other is not None and path.resolve() == Path(other).resolve()
 
 
 def _named(table: NodeTable, client: str) -> str:

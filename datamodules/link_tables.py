@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datamodules.tables import Table, TableFormat, shown
+from datamodules.tables import Table, TableFormat, listed, shown
 
 UNKNOWN = ("raise", "drop")
 EXAMPLES = 10
@@ -25,6 +25,7 @@ class Links:
         bad: Lines with a blank end or another number of fields, some of them in words.
         unknown: Lines with an id that no row of nodes has, some of them in words.
         of_dropped: Lines with an id whose row of nodes could not be used.
+        notices: What is in the files and not used.
     """
 
     pairs: np.ndarray = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
@@ -34,12 +35,14 @@ class Links:
     of_dropped: int = 0
     bad: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
     def add(self, other: Links) -> None:
         """Take in the links of another file."""
         self.pairs = np.concatenate([self.pairs, other.pairs], axis=1)
         for name in ("lines", "num_bad", "num_unknown", "of_dropped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.notices += other.notices
         self.bad, self.unknown = (self.bad + other.bad)[:EXAMPLES], (self.unknown + other.unknown)[:EXAMPLES]
 
 
@@ -57,6 +60,9 @@ def read_links(path: Path, source: str, target: str, form: TableFormat, position
     """
     table = Table(path, form, {"data.init_args.source_column": source, "data.init_args.target_column": target})
     links, parts = Links(), []
+    others = [name for name in table.columns if name not in (source, target)]
+    if others:
+        links.notices.append(f"`{path}`: not used: {listed(others)}. Links have no weight, kind or feature here.")
     for chunk in table.chunks([source, target]):
         ends = []
         for name in (source, target):

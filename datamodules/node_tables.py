@@ -64,7 +64,7 @@ class NodeTable:
         x: Their features, CSR ``(N, F)``; F = 0 where features come from elsewhere.
         label, client, split: Their texts, N each; ``""`` where blank, split as ``train``, ``val``, ``test``.
         feature_names: F names.
-        dropped: ``{"row", "reason", "id"}`` of the other rows.
+        dropped: ``{"row", "reason", "id"}`` of the other rows, and their ``client`` where there is such a column.
         notices: What was found out instead of given.
     """
 
@@ -154,6 +154,8 @@ def read_nodes(
             first[name] = row
     kept = np.array([row for row in range(len(ids)) if row not in reasons], dtype=np.int64)
     dropped = [{"row": row, "reason": reasons[row], "id": ids[row]} for row in sorted(reasons)]
+    if columns.client is not None:
+        dropped = [{**drop, "client": texts[columns.client][drop["row"]]} for drop in dropped]
 
     def column(name: str | None, words: Sequence[str] = ()) -> list[str]:
         """The texts of a column, ``""`` where blank; says so of a word that is taken for a blank."""

@@ -56,7 +56,10 @@ class LitNodeClassifier(LitGraphModule):
     def build_layers(self, schema: dict[str, int | str]) -> None:
         for argument, key in (("num_classes", "num_classes"), ("in_channels", "num_features")):
             if key not in schema:
-                raise ValueError(f"LitNodeClassifier needs `{key}` in the data's schema, found only {sorted(schema)}.")
+                raise ValueError(
+                    f"LitNodeClassifier needs `{key}` in the data's schema, found only {sorted(schema)}. Use a data module of "
+                    "graphs, or `lit_models.LitMoleculePredictor` for molecules."
+                )
             wanted = getattr(self, argument)
             if wanted is not None and wanted != schema[key]:
                 raise ValueError(

@@ -48,6 +48,8 @@ def inspect_data(
         raise ValueError(
             f"`data: {type(datamodule).__name__}` has no `report()`; `inspect` needs one of `datamodules`."
         )
+    if html is not None and not Path(html).parent.is_dir():
+        raise ValueError(f"`--html {html}`: there is no folder `{Path(html).parent}`. Make it, or name another.")
     notices = logging.getLogger("datamodules")
     level = notices.level
     notices.setLevel(logging.ERROR)  # the report has them

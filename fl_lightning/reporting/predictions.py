@@ -44,7 +44,7 @@ def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[st
             size = len(next(iter(batch.values())))
             samples = batch[id_name].tolist() if id_name else list(range(position, position + size))
             position += size
-            outputs = {n: t.detach().cpu().reshape(size, -1) for n, t in batch.items() if n != id_name}
+            outputs = {n: t.detach().cpu().unsqueeze(-1).flatten(1) for n, t in batch.items() if n != id_name}
             names = {n: _columns(n, t.size(1), datamodule) for n, t in outputs.items()}
             for i, sample in enumerate(samples):
                 row = {"id": _id(sample, originals), "client": owners.get(sample, "")}

@@ -333,6 +333,16 @@ def test_another_graph_is_predicted_with_the_same_features(folder, features):
     assert data.data.num_nodes == 5 and data.fingerprint() == own(folder, client_column="site", features=features).fingerprint()
 
 
+def test_the_folder_of_another_graph_is_no_client(tmp_path):
+    for client in ("north", "south", "new"):
+        (tmp_path / client).mkdir()
+        (tmp_path / client / "nodes.csv").write_text(f"id,f,label\n{client}1,1,x\n{client}2,2,y\n")
+        (tmp_path / client / "edges.csv").write_text(f"source,target\n{client}1,{client}2\n")
+    data = own(tmp_path, predict_root=str(tmp_path / "new"))
+    assert data.client_names == ["north", "south"] and data.predicted_rows.ids == ["new1", "new2"]
+    assert not any("new" in note for note in data.notices)
+
+
 def test_another_graph_with_other_features_is_refused(folder):
     new = folder / "new"
     new.mkdir()
@@ -349,3 +359,25 @@ def test_another_graph_with_other_features_is_refused(folder):
         own(folder, features="x.npz", predict_root=str(new))
     with pytest.raises(ValueError, match="`x.csv` has the feature columns 'p' there, but the model learns from 'p', 'q'"):
         own(folder, features="x.csv", predict_root=str(new))
+
+
+def test_a_client_whose_nodes_all_belong_to_another_is_named(tmp_path):
+    rows = "".join(f"{i},{i},x,north\n" for i in range(6)) + "2,9,x,south\n3,9,x,south\n,9,x,\n"
+    (tmp_path / "nodes.csv").write_text("id,f,label,site\n" + rows)
+    (tmp_path / "edges.csv").write_text("source,target,weight\n1,2,0.5\n")
+    data = own(tmp_path, client_column="site")
+    found = {f["kind"]: f for f in data.report()["findings"]}
+    assert data.client_names == ["north"] and found["client_without_nodes"]["message"].startswith("'south': no usable row")
+    assert any("edges.csv`: not used: 'weight'." in note for note in data.notices)
+
+
+def test_a_folder_whose_rows_are_all_unusable_is_an_empty_client(tmp_path):
+    for client, value in (("north", "1"), ("south", "?")):
+        (tmp_path / client).mkdir()
+        rows = "".join(f"{client}{i},{value},{'xy'[i % 2]}\n" for i in range(9))
+        (tmp_path / client / "nodes.csv").write_text("id,f,label\n" + rows)
+        (tmp_path / client / "edges.csv").write_text(f"source,target\n{client}1,{client}2\n")
+    data = own(tmp_path, features=["f"])
+    report = data.report()
+    assert report["client_sizes"] == [9, 0] and len(data.dropped_rows) == 9
+    assert ("no_train_nodes", 1) in {(f["kind"], f["client"]) for f in report["findings"]}

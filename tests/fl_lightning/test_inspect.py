@@ -162,6 +162,7 @@ def test_exit_codes(tmp_path, monkeypatch, capsys):
     assert code("--strict") == 0 and "0 finding(s)" in capsys.readouterr().out
     (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{i},{i}\n" for i in range(20)))
     assert code() == 0 and code("--strict", "--html", "p.html") == 1 and (tmp_path / "p.html").is_file()
+    assert code("--html", "nowhere/p.html") == 1 and "`--html nowhere/p.html`: there is no folder" in capsys.readouterr().err
     capsys.readouterr()
     assert code("--json") == 0
     report = json.loads(capsys.readouterr().out)

@@ -176,6 +176,13 @@ def test_every_output_meets_its_id(tmp_path):
     assert [float(r["probability_mutagen"]) for r in rows] == pytest.approx([i / 100 for i in range(10)])
 
 
+def test_a_client_without_a_node_has_no_prediction(tmp_path):
+    batch = {"node_id": torch.tensor([1]), "probabilities": torch.tensor([[0.9, 0.1]]), "depth": torch.tensor([2.0])}
+    nothing = {name: value[:0] for name, value in batch.items()}
+    rows = rows_of(write_predictions(tmp_path / "p.csv", {0: [nothing], 1: [batch]}, object()))
+    assert [(r["id"], r["model"], r["probability_0"], r["depth_0"]) for r in rows] == [("1", "client 1", "0.9", "2")]
+
+
 def test_nodes_outside_the_largest_component_are_there_with_the_reason(tmp_path):
     (tmp_path / "nodes.csv").write_text("id,f,label\na,1,x\nb,2,y\nc,3,x\n")
     (tmp_path / "edges.csv").write_text("source,target\na,c\n")
