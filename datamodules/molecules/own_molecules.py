@@ -168,7 +168,12 @@ class MoleculeCSVDataModule(MoleculeDataModule):
             log.warning(note)
         table = MoleculeTable([], y, tasks, {OWNER: owner}, units if any(units) else [], reasons,
                               _origin(files, self.original_ids))
-        return self._featurise(files, table)
+        molecules = self._featurise(files, table)
+        if not bool(molecules.packed.y.isfinite().any()):
+            raise ValueError(f"None of {len(molecules)} molecules has a label: {listed(tasks)} (`data.init_args.targets`) is "
+                             "blank. Needed is one label at least; molecules that are only to be predicted belong in "
+                             "`data.init_args.predict_files`.")
+        return molecules
 
     def _featurise(self, files: Sequence[MoleculeFile], table: MoleculeTable) -> MoleculeSet:
         if self.geometry:

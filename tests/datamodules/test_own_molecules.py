@@ -262,6 +262,12 @@ def test_files_without_a_row_are_told(tmp_path):
     assert any(f["kind"] == "client_without_molecules" and "'a' have no usable row" in f["message"] for f in found)
 
 
+def test_molecules_without_any_label_are_told_where_they_belong(tmp_path):
+    (tmp_path / "m.csv").write_text("smiles,y\nC,\nCC,\nC1CC,1\nCCO,> 3\n")  # a label of no molecule, and no number
+    with pytest.raises(ValueError, match="None of 2 molecules has a label: 'y'.*predict_files`"):
+        ready(files=str(tmp_path / "m.csv"), targets="y", cache_dir=None)
+
+
 def test_files_of_a_folder_that_are_not_read_are_named(tmp_path):
     (tmp_path / "s").mkdir()
     for name in ("north.csv", "south.xlsx", ".hidden"):
