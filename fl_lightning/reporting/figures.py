@@ -29,7 +29,7 @@ LINES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)), (0, (7, 3)), (0
 KINDS = ("bars_", "rounds_", "bytes_", "clients_", "partition_", "similarity_")  # how figures' names begin
 BARS_IN_A_ROW = 28  # as many as an A4 page shows
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo", "++")
-STYLE = {
+STYLE: Any = {
     "svg.hashsalt": "fl-lightning", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.titlesize": 10, "axes.titlelocation": "left", "legend.frameon": False,
     "hatch.linewidth": 0.6, "figure.constrained_layout.use": True, "axes.grid": True, "grid.color": "#DDDDDD",
@@ -115,18 +115,17 @@ def _bars(axes: Any, groups: Sequence[Group], methods: Sequence[str], look: Look
     known: list[float] = []
     for place, method in enumerate(methods):
         own = [(i, estimate(list(g.scores(method).values()))) for i, g in enumerate(groups) if method in g.methods]
-        own = [(i, e) for i, e in own if e.mean is not None]
-        if not own:
+        means = [(i + (place - (len(methods) - 1) / 2) * wide, e.mean, e.high) for i, e in own if e.mean is not None]
+        if not means:
             continue
         known += [v for _, e in own for v in (e.mean, e.low, e.high) if v is not None]
-        at = [i + (place - (len(methods) - 1) / 2) * wide for i, _ in own]
         axes.bar(
-            at, [e.mean for _, e in own], wide * 0.92, color=look.colour(method), hatch=look.hatch(method),
-            edgecolor="white", linewidth=0.5, label=method,
+            [x for x, *_ in means], [mean for _, mean, _ in means], wide * 0.92, color=look.colour(method),
+            hatch=look.hatch(method), edgecolor="white", linewidth=0.5, label=method,
         )  # fmt: skip
-        spread = [(x, e) for x, (_, e) in zip(at, own, strict=True) if e.low is not None]
+        spread = [(x, mean, high - mean) for x, mean, high in means if high is not None]
         axes.errorbar(
-            [x for x, _ in spread], [e.mean for _, e in spread], [e.mean - e.low for _, e in spread], fmt="none",
+            [x for x, *_ in spread], [mean for _, mean, _ in spread], [half for *_, half in spread], fmt="none",
             ecolor="black", elinewidth=1, capsize=2,
         )  # fmt: skip
     metric, mode = groups[0].metric, groups[0].mode

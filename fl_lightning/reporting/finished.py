@@ -110,7 +110,7 @@ class Run:
 
     def curve(self, kind: str) -> list[tuple[int, float, float]]:
         """Round, validation score on ``global`` or ``clients``, MB sent so far; where the score is defined."""
-        return [(p["round"], p[kind], p["mb"]) for p in self.rounds if p[kind] is not None]
+        return [(int(p["round"] or 0), score, p["mb"] or 0.0) for p in self.rounds if (score := p[kind]) is not None]
 
     @property
     def validation(self) -> float | None:

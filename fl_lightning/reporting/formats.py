@@ -49,7 +49,7 @@ def interval(mean: float | None, low: float | None, high: float | None) -> str:
     """``+mean [low, high]``."""
     if mean is None:
         return ""
-    return signed(mean) + ("" if low is None else f" [{signed(low)}, {signed(high)}]")
+    return signed(mean) + ("" if low is None or high is None else f" [{signed(low)}, {signed(high)}]")
 
 
 def signed(value: float) -> str:

@@ -129,7 +129,7 @@ def verdict(gain: Estimate) -> str:
     """In words: what the interval of a gain says."""
     if gain.mean is None:
         return "unknown"
-    if gain.low is None:
+    if gain.low is None or gain.high is None:
         return "one run: no interval"
     return "join" if gain.low > 0 else "stay alone" if gain.high < 0 else "no clear difference"
 
@@ -163,8 +163,9 @@ def _method_row(own: Group, method: str, reference: str, notes: list[str]) -> Ro
 
 def _difference_row(own: Group, a: str, b: str) -> Row:
     gap = difference(own, a, b)
-    clear = gap.low is not None and (gap.low > 0 or gap.high < 0)
-    better = (a if gap.mean * own.sign > 0 else b) if clear else ""
+    better = ""
+    if gap.mean is not None and gap.low is not None and gap.high is not None and (gap.low > 0 or gap.high < 0):
+        better = a if gap.mean * own.sign > 0 else b
     return {
         **own.setting, "metric": own.metric, "score on": own.score, "method": a, "minus": b, "difference": gap.mean,
         "sd": gap.sd, "low": gap.low, "high": gap.high, "pairs": gap.number, "clearly better": better,
@@ -194,16 +195,17 @@ def _joining(own: Group, method: str, place: str) -> tuple[list[Row], list[Row]]
     fixed = len({own.methods[method][s].partition_sha for s in seeds}) == 1  # the same clients under every seed
     places = [("all", c) for c in sorted({c for _, c in cells})] if fixed else [(str(s), c) for s, c in sorted(cells)]
     names = own.methods[method][seeds[0]].data.get("client_names") or []
-    for seed, client in places:
-        keys = [k for k in cells if k[1] == client and (fixed or str(k[0]) == seed)]
+    for under, client in places:
+        keys = [k for k in cells if k[1] == client and (fixed or str(k[0]) == under)]
         gain = estimate([gains[k] for k in keys])
         rows.append(
-            {**head, "seed": seed, "client": names[client] if client < len(names) else client,
+            {**head, "seed": under, "client": names[client] if client < len(names) else client,
              "local": _mean(cells[k][0] for k in keys), "federated": _mean(cells[k][1] for k in keys),
              "central": _mean(cells[k][2] for k in keys), "gain": gain.mean, "low": gain.low, "high": gain.high,
              "verdict": verdict(gain)}
         )  # fmt: skip
-    over = estimate([_mean(g for k, g in gains.items() if k[0] == s) for s in seeds if any(k[0] == s for k in gains)])
+    by_seed = [[gain for key, gain in gains.items() if key[0] == s] for s in seeds]
+    over = estimate([sum(own_gains) / len(own_gains) for own_gains in by_seed if own_gains])
     better = sum(g > 0 for g in gains.values())
     total = {
         **head, "clients x seeds": len(gains), "of them better off": better, "mean gain": over.mean, "low": over.low,
