@@ -148,6 +148,11 @@ def _method_row(own: Group, method: str, reference: str, notes: list[str]) -> Ro
         notes.append(
             f"{label(own, method)}: the score is undefined in {len(runs) - len(scores)} of {len(runs)} runs; left out."
         )
+    if any(run.validation is None for run in runs):
+        notes.append(
+            f"{label(own, method)}: no validation score, so that the last round was tested and not the best; where training "
+            "goes on too long, this is worse than what the others are tested at."
+        )
     lost = sum(len(r.results.get("failures") or []) for r in runs)
     return {
         **own.setting, "method": method, "metric": own.metric, "better": "higher" if own.mode == "max" else "lower",

@@ -111,6 +111,13 @@ def test_undefined_scores_are_left_out_and_counted(tmp_path):
     assert summary.notes == ["A: the score is undefined in 1 of 3 runs; left out."]
 
 
+def test_a_method_without_validation_data_is_said_to_be_tested_at_its_last_round(tmp_path):
+    """FedChem's clients have no validation molecules: LocalOnly has nothing to choose its round by."""
+    runs = [make(tmp_path, "A", 0), make(tmp_path, "Alone", 0, strategy="LocalOnly", glob=None, each=[0.5, 0.6], val=None)]
+    (note,) = summarise_runs(runs).notes
+    assert note.startswith("Alone: no validation score, so that the last round was tested and not the best")
+
+
 def test_a_missing_seed_is_said(tmp_path):
     summary = summarise_runs([make(tmp_path, "A", 0), make(tmp_path, "A", 1), make(tmp_path, "B", 1)])
     assert summary.notes == ["all runs: not every method has every seed; compare by the paired differences, not the means."]
