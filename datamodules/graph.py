@@ -103,7 +103,8 @@ class GraphLoaders(LightningDataModule):
         size = self.batch_size if stage == "train" else self.eval_batch_size
         if size is None or stage == "predict":
             graph = self._asked if stage == "predict" and self._asked is not None else self.data
-            return DataLoader([graph], batch_size=None, collate_fn=_same, num_workers=0)
+            whole: Any = [graph]  # a list will do for a Dataset
+            return DataLoader(whole, batch_size=None, collate_fn=_same, num_workers=0)
         seeds = self.data[f"{stage}_mask"].nonzero().view(-1)
         fanouts = self.num_neighbors if stage == "train" else (ALL,) * (len(self.num_neighbors) + 1)
         sampler = NeighborSampler(self.data, fanouts)
@@ -119,7 +120,7 @@ class GraphLoaders(LightningDataModule):
         if device.type == "cpu":
             return batch
         if self._on_device is None or self._on_device[0] != device:
-            self._on_device = (device, copy.copy(batch).to(device))
+            self._on_device = (device, copy.copy(self.data).to(device))
         return self._on_device[1]
 
 

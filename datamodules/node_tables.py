@@ -153,9 +153,8 @@ def read_nodes(
         else:
             first[name] = row
     kept = np.array([row for row in range(len(ids)) if row not in reasons], dtype=np.int64)
-    dropped = [{"row": row, "reason": reasons[row], "id": ids[row]} for row in sorted(reasons)]
-    if columns.client is not None:
-        dropped = [{**drop, "client": texts[columns.client][drop["row"]]} for drop in dropped]
+    client = {} if columns.client is None else {row: {"client": texts[columns.client][row]} for row in reasons}
+    dropped = [{"row": row, "reason": reasons[row], "id": ids[row], **client.get(row, {})} for row in sorted(reasons)]
 
     def column(name: str | None, words: Sequence[str] = ()) -> list[str]:
         """The texts of a column, ``""`` where blank; says so of a word that is taken for a blank."""

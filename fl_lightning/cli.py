@@ -141,6 +141,7 @@ class FederatedCLI(LightningCLI):
 
     def predict(self, **arguments: Any) -> None:
         """``fl-lightning predict``"""
+        found: Any
         if isinstance(self.trainer, FederatedTrainer):
             found = self.trainer.predict(self.model, self.datamodule, arguments.get("ckpt_path") or "best")
             folder = self.trainer.source_dir
@@ -154,10 +155,10 @@ class FederatedCLI(LightningCLI):
     def inspect(self, **arguments: Any) -> None:
         """``fl-lightning inspect``"""
         asked = self.config[self.subcommand]
-        federated = isinstance(self.trainer, FederatedTrainer)
+        settings = self.trainer.settings if isinstance(self.trainer, FederatedTrainer) else None
         findings = inspect_data(
             self.datamodule, asked["json"], asked["html"], lambda line: _say([line]), self.model,
-            self.trainer.settings if federated else None, f"inspect {self.config_name}",
+            settings, f"inspect {self.config_name}",
         )  # fmt: skip
         if findings and asked["strict"]:
             raise SystemExit(1)
