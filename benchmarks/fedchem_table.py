@@ -1,7 +1,7 @@
 """FedChem's methods over data sets, partitions and seeds, by the paper's protocol: JSON lines from real runs, and tables.
 
     python -m benchmarks.fedchem_table run --root DATA --out FILE --data esol --methods central fedavg flit:gamma=0.5
-           --alphas 0.1 0.5 --seeds 0 1 2 [--partition official] [--split official] [--rounds 30] [--steps 333]
+           --alphas 0.1 0.5 --seeds 0 1 2 [--partition official] [--split official] [--rounds 30] [--steps 333] [--workers 2]
     python -m benchmarks.fedchem_table table FILE... [--against fedavg]
 
 A run is one ``fl-lightning fit --config configs/fedavg_<data>.yaml`` with a method's overrides: 30 rounds, 3 of 4 clients
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import resource
 import statistics
 import sys
 import tempfile
@@ -61,7 +62,7 @@ def overrides(key: dict[str, Any]) -> list[str]:
     given = ["--seed_everything", str(key["seed"]), "--data.init_args.seed", str(key["seed"])]
     given += ["--data.init_args.split", key["split"]]
     given += ["--federation.num_rounds", str(key["rounds"]), "--trainer.max_steps", str(key["steps"])]
-    given += ["--federation.engine", "fl_lightning.engine.InProcess", "--federation.keep_last", "1"]
+    given += ["--federation.keep_last", "1"]
     if key["method"] == "central":
         given += ["--data.init_args.num_clients", "1", "--data.init_args.partition", "iid"]
         return [*given, "--federation.clients_per_round", "1.0", "--federation.carry_optimizer_state", "true"]
@@ -74,13 +75,23 @@ def overrides(key: dict[str, Any]) -> list[str]:
     return given
 
 
-def run(key: dict[str, Any], root: str) -> dict[str, Any]:
-    """One run: its key, and what came out."""
-    begin, used = time.perf_counter(), time.process_time()
+def engine(workers: int) -> list[str]:
+    """One process or several: the same bits."""
+    if workers == 1:
+        return ["--federation.engine", "fl_lightning.engine.InProcess"]
+    return [
+        "--federation.engine", "fl_lightning.engine.WorkerProcesses",
+        "--federation.engine.init_args.num_workers", str(workers),
+    ]  # fmt: skip
+
+
+def run(key: dict[str, Any], root: str, workers: int = 1) -> dict[str, Any]:
+    """One run: its key, and what came out. ``cpu_seconds`` are of this process and of workers that have ended."""
+    begin, used = time.perf_counter(), processor_seconds()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         FederatedCLI([
             "fit", "--config", f"configs/fedavg_{key['data']}.yaml", "--data.init_args.root", root,
-            "--trainer.default_root_dir", folder, "--trainer.logger", "false", *overrides(key),
+            "--trainer.default_root_dir", folder, "--trainer.logger", "false", *overrides(key), *engine(workers),
         ])  # fmt: skip
         found = json.loads(next(Path(folder).glob("*/version_0/results.json")).read_text())
     each = [score for score in found["test"]["each_on_global"] or [] if score is not None]
@@ -93,8 +104,14 @@ def run(key: dict[str, Any], root: str) -> dict[str, Any]:
         "last_test": None if alone else found["last"]["test"]["global"],
         "best_round": found["best_round"],
         "seconds": round(time.perf_counter() - begin, 1),
-        "cpu_seconds": round(time.process_time() - used, 1),
+        "workers": workers,
+        "cpu_seconds": round(processor_seconds() - used, 1),
     }
+
+
+def processor_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    return sum(sum(used[:2]) for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 
 
 def read(files: Iterable[str]) -> list[dict[str, Any]]:
@@ -110,12 +127,21 @@ def run_missing(asked: argparse.Namespace) -> None:
                 for text in asked.methods:
                     method, arguments = parse_method(text)
                     central = method == "central"
-                    values = (data, method, arguments, None if central else alpha,
-                              None if central else asked.partition, asked.split, seed, asked.rounds, asked.steps)
+                    values = (
+                        data,
+                        method,
+                        arguments,
+                        None if central else alpha,
+                        None if central else asked.partition,
+                        asked.split,
+                        seed,
+                        asked.rounds,
+                        asked.steps,
+                    )
                     key = dict(zip(KEY, values, strict=True))
                     if any(all(line[name] == key[name] for name in KEY) for line in read([asked.out])):
                         continue
-                    line = run(key, asked.root)
+                    line = run(key, asked.root, asked.workers)
                     with open(asked.out, "a") as file:
                         file.write(json.dumps(line) + "\n")
 
@@ -133,8 +159,10 @@ def mean_and_sd(scores: Sequence[float]) -> str:
 
 def table(lines: Sequence[dict[str, Any]], against: str = "fedavg") -> str:
     """Markdown: mean ± sd over seeds of validation and test score, and the paired test difference to ``against``."""
-    text = [f"| data | alpha | partition | split | method | seeds | validation | test | test minus {against} (paired, 95 %) |",
-            "|---|---|---|---|---|---|---|---|---|"]
+    text = [
+        f"| data | alpha | partition | split | method | seeds | validation | test | test minus {against} (paired, 95 %) |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     groups: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
     for line in lines:
         setting = (line["data"], line["metric"], line["alpha"], line["partition"], line["split"], line["rounds"], line["steps"])
@@ -170,6 +198,7 @@ def main() -> None:
     running.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     running.add_argument("--rounds", type=int, default=30)
     running.add_argument("--steps", type=int, default=333)
+    running.add_argument("--workers", type=int, default=1, help="Worker processes for the clients.")
     showing = commands.add_parser("table")
     showing.add_argument("files", nargs="+")
     showing.add_argument("--against", default="fedavg")
