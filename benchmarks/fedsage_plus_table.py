@@ -146,7 +146,7 @@ def table(files: Sequence[str]) -> str:
             starts = max(d["start"] for d in own) + 1
             text.append(
                 f"| {config} {extra} | {clients} | {method} | {spread(list(scores.values()))} | "
-                f"{'' if method == 'fedsage' else interval(gaps)} | {len(scores)} x {starts} |"
+                f"{'' if method == 'fedsage' or not gaps else interval(gaps)} | {len(scores)} x {starts} |"
             )
     return "\n".join(text)
 
