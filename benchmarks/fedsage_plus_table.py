@@ -22,13 +22,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lightning as L
+import torch
 from scipy import stats
+from torch_geometric.data import Data
 
 from datamodules.mending import constant_features, cross_neighbours, mend
 from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.cli import FederatedCLI
 
-METHODS = ("fedsage", "fedsage_plus", "local_generator", "zero", "mean", "oracle")
+CONTROLS = ("counts_zero", "counts_mean", "counts_class")  # with `oracle`: what of the true neighbours it is that helps
+METHODS = ("fedsage", "fedsage_plus", "local_generator", "zero", "mean", "oracle", *CONTROLS)
 
 
 class Parsed(FederatedCLI):
@@ -102,7 +105,7 @@ def run(asked: argparse.Namespace) -> None:
         arguments = ["fit", "--config", asked.config, "--data.init_args.root", asked.root, *asked.extra]
         arguments += ["--data.init_args.num_clients", str(asked.clients), "--data.init_args.seed", str(seed)]
         arguments += ["--seed_everything", str(seed)]
-        if all(method in ("fedsage", "oracle") for _, method in missing):      # these need no generator
+        if all(method in ("fedsage", "oracle", *CONTROLS) for _, method in missing):  # these need no generator
             arguments += ["--federation.strategy.init_args.mending", "none"]
             parsed, figures = Parsed(arguments), {}
             parsed.datamodule.setup("fit")
@@ -117,6 +120,8 @@ def run(asked: argparse.Namespace) -> None:
         for kind in ("zero", "mean"):
             graphs[kind] = [c.with_data(constant_mend(c.data, g.data, kind)) for c, g in pairs]
         graphs["oracle"] = [c.with_data(mend(c.data, *cross_neighbours(c.data, parsed.datamodule.data))) for c in plain]
+        for kind in CONTROLS:
+            graphs[kind] = [c.with_data(true_counts(c.data, parsed.datamodule.data, kind)) for c in plain]
         for start, method in missing:
             score = classify(parsed, graphs[method], asked.rounds, 1000 * seed + start)
             line = {**key, "start": start, "method": method, "accuracy": score, "figures": figures}
@@ -131,12 +136,25 @@ def constant_mend(data, mended, kind: str):
     return mend(data, counts, constant_features(data.x, counts, kind))
 
 
+def true_counts(data, whole, kind: str):
+    """As many new neighbours as the oracle gives, but each is the zero vector, the client's mean vector or the mean vector
+    of the true neighbour's class."""
+    counts, _ = cross_neighbours(data, whole)
+    if kind != "counts_class":
+        return mend(data, counts, constant_features(data.x, counts, kind.removeprefix("counts_")))
+    x = whole.x if whole.x.layout == torch.strided else whole.x.to_dense()
+    classes = torch.stack([x[whole.y == c].mean(0) for c in range(int(whole.y.max()) + 1)])
+    return mend(data, *cross_neighbours(data, Data(x=classes[whole.y], edge_index=whole.edge_index)))
+
+
 def table(files: Sequence[str]) -> str:
     """Markdown: mean ± sd over seeds (each the mean of its starts), and paired differences to FedSage with 95 % intervals."""
     lines = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
     groups = sorted({(d["config"], d["clients"], " ".join(d["extra"])) for d in lines})
-    text = ["| setting | clients | method | accuracy | minus FedSage (paired, 95 % interval) | seeds x starts |",
-            "|---|---|---|---|---|---|"]
+    text = [
+        "| setting | clients | method | accuracy | minus FedSage (paired, 95 % interval) | seeds x starts |",
+        "|---|---|---|---|---|---|",
+    ]
     for config, clients, extra in groups:
         own = [d for d in lines if (d["config"], d["clients"], " ".join(d["extra"])) == (config, clients, extra)]
         for method in [m for m in METHODS if any(d["method"] == m for d in own)]:

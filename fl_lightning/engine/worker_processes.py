@@ -87,7 +87,8 @@ class WorkerProcesses(Engine):
             code = worker.process.exitcode
             worker.stop()
             raise OSError(
-                f"A worker process ended while it started (exit code {code}); see its message above."
+                f"A worker process ended while it started (exit code {code}); see its message above. If a script of yours "
+                'starts the training, put what it does under `if __name__ == "__main__":`, since workers import it.'
             ) from error
         if self._checkpoint is not None:
             worker.command("load", directory=str(self._checkpoint))
@@ -206,7 +207,7 @@ class _Process:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-        if self.process is not None:
+        if self.process is not None and self.process.pid is not None:  # None: it could not even be started
             self.process.join(0.5)
             if self.process.is_alive():
                 self.process.terminate()
@@ -215,7 +216,7 @@ class _Process:
                 self.process.kill()
                 self.process.join()
             self.process.close()
-            self.process = None
+        self.process = None
 
 
 def _serve(connection: Connection) -> None:

@@ -1,6 +1,7 @@
 """Failing clients: named, left out, the others go on; too few of them and the run ends with the last good model."""
 
 import json
+import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from federations import (
 )
 
 from fl_lightning import FedAvg, FederatedTrainer
-from fl_lightning.engine import WorkerProcesses
+from fl_lightning.engine import WorkerProcesses, worker_processes
 from fl_lightning.engine.client import ClientHalf
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.messages import Payload
@@ -225,3 +226,11 @@ def test_a_half_made_run_closes_its_engine(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         federate(tmp_path, engine=Watched())
     assert closed == [True]
+
+
+def test_a_worker_that_could_not_be_started_can_be_stopped():
+    """What a script without `if __name__ == "__main__":` runs into; the reason must not be hidden by another error."""
+    worker = worker_processes._Process([0])
+    worker.process = multiprocessing.get_context("spawn").Process(target=print)
+    worker.stop()
+    assert worker.process is None and not worker.alive
