@@ -1,7 +1,8 @@
 """What operators type and write: configs, keys, the extra; all that runs without Flower."""
 
-import sys
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -19,8 +20,18 @@ from fl_lightning.flower.site_config import SiteConfig
 from fl_lightning.flower.state import StateFolder
 
 
+class Version(NamedTuple):
+    major: int
+    minor: int
+
+
 def absent(name):
     raise PackageNotFoundError(name)
+
+
+def on_python(monkeypatch, minor):
+    """As if this were Python 3.``minor``; the tests run on older ones than Flower does."""
+    monkeypatch.setattr(extra, "sys", SimpleNamespace(version_info=Version(3, minor)))
 
 
 def test_without_the_extra_the_engine_says_what_to_install(monkeypatch, tmp_path):
@@ -28,6 +39,7 @@ def test_without_the_extra_the_engine_says_what_to_install(monkeypatch, tmp_path
 
     path = tmp_path / "experiment.yaml"
     path.write_text(yaml.safe_dump(EXPERIMENTS["fedsage"]))
+    on_python(monkeypatch, 11)
     monkeypatch.setattr(extra, "version", absent)
     with pytest.raises(ValueError, match=r"pip install 'fl-lightning\[flower\]'"):
         FederatedCLI(["fit", "--config", str(path), "--federation.engine", "fl_lightning.flower.Flower"])
@@ -35,16 +47,18 @@ def test_without_the_extra_the_engine_says_what_to_install(monkeypatch, tmp_path
 
 @pytest.mark.parametrize("arguments", [["server"], ["client"], ["site", "init", "x", "--name", "a"]])
 def test_without_the_extra_so_do_the_commands(monkeypatch, arguments):
+    on_python(monkeypatch, 11)
     monkeypatch.setattr(extra, "version", absent)
     with pytest.raises(ValueError, match="needs Flower, which is not installed"):
         command(arguments)
 
 
 def test_other_versions_of_flower_and_python_are_refused(monkeypatch):
+    on_python(monkeypatch, 11)
     monkeypatch.setattr(extra, "version", lambda name: "1.43.0")
     with pytest.raises(ValueError, match=r"flwr 1.43.0 is installed, but fl-lightning needs flwr 1.42"):
         extra.require_flower()
-    monkeypatch.setattr(sys, "version_info", type("V", (tuple,), {"major": 3, "minor": 10})((3, 10)))
+    on_python(monkeypatch, 10)
     with pytest.raises(ValueError, match="needs Python 3.11 or newer .* this is 3.10"):
         extra.require_flower()
 
