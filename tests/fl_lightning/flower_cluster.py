@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from flower_sites import EXPERIMENTS
+from federations import assert_same_bits, without_times
+from flower_sites import EXPERIMENTS, server_tensors
 
 from fl_lightning.flower.commands import main as command
 
@@ -28,6 +30,13 @@ def free_ports(number: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
+
+
+def assert_same_run(local: Path, there: Path) -> None:
+    """A run in process and one across processes have the same results, bit for bit, and nobody failed."""
+    results = [without_times(json.loads((run / "results.json").read_text())) for run in (local, there)]
+    assert results[0] == results[1] and results[1]["failures"] == []
+    assert_same_bits(server_tensors(local), server_tensors(there))
 
 
 class Cluster:

@@ -5,7 +5,6 @@ no route between sites. Slow, and needs root and iproute2.
 """
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -13,9 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from federations import assert_same_bits, without_times
-from flower_cluster import Cluster
-from flower_sites import EXPERIMENTS, server_tensors
+from flower_cluster import Cluster, assert_same_run
+from flower_sites import EXPERIMENTS
 
 from fl_lightning.flower.commands import main as command
 
@@ -110,9 +108,7 @@ def fit(cluster, name, **options):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_same_bits_as_in_process(cluster, name):
     local, there = fit(cluster, name, flower=False, runs="in_process"), fit(cluster, name)
-    results = [without_times(json.loads((run / "results.json").read_text())) for run in (local, there)]
-    assert results[0] == results[1] and results[1]["failures"] == []
-    assert_same_bits(server_tensors(local), server_tensors(there))
+    assert_same_run(local, there)
 
 
 def test_sites_open_no_port_and_reach_the_server_alone(cluster):

@@ -240,8 +240,13 @@ def test_a_detached_penalty_fails(monkeypatch):
 
 
 def test_works_in_validation_free_trainers_with_inference_mode():
-    data = rows_data()
-    make_trainer(max_epochs=1, inference_mode=True).fit(Linear(FedVAT()), data)
+    data, found = rows_data(), []
+    for objective in (ERM(), FedVAT()):
+        module, trainer = linear(((1.0, -1.0, 0.5, 2.0),), objective), make_trainer(max_epochs=1, inference_mode=True)
+        trainer.fit(module, data)
+        assert trainer.global_step > 0
+        found.append(module.layer.weight.detach().clone())
+    assert found[1].isfinite().all() and not torch.equal(*found), "the discrepancy has had a gradient"
 
 
 @pytest.mark.parametrize(("name", "value"), [("lam", -1.0), ("radius", -1.0), ("probe", 0.0), ("power_iterations", -1)])
