@@ -29,9 +29,10 @@ from torch_geometric.data import Data
 from datamodules.mending import constant_features, cross_neighbours, mend
 from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.cli import FederatedCLI
+from fl_lightning.engine.messages import Message, Payload
 
 CONTROLS = ("counts_zero", "counts_mean", "counts_class")  # with `oracle`: what of the true neighbours it is that helps
-METHODS = ("fedsage", "fedsage_plus", "local_generator", "zero", "mean", "oracle", *CONTROLS)
+METHODS = ("fedsage", "fedsage_plus", "known_counts", "local_generator", "zero", "mean", "oracle", *CONTROLS)
 
 
 class Parsed(FederatedCLI):
@@ -58,13 +59,23 @@ class Mended(L.LightningDataModule):
         return self.whole.test_dataloader()
 
 
-def generate(arguments: list[str]) -> tuple[Parsed, list[L.LightningDataModule], dict[str, float]]:
-    """Train the generators as the config says; the clients' mended data modules, and the generators' last figures."""
+Clients = list[L.LightningDataModule]
+
+
+def generate(arguments: list[str]) -> tuple[Parsed, Clients, Clients, dict[str, float]]:
+    """Train the generators as the config says; the clients' data modules, mended with predicted and with known counts, and the
+    generators' last figures."""
     with tempfile.TemporaryDirectory() as folder:
         parsed = Parsed([*arguments, "--trainer.default_root_dir", folder, "--federation.num_rounds", "1"])
         parsed.trainer.fit(copy.deepcopy(parsed.model), parsed.datamodule)
         worker = parsed.trainer.settings.engine._worker
-        mended = [worker.memos[client, "mended"][1] for client in sorted(worker.datamodules)]
+        mended = []
+        for worker.half.needs_counts in (False, True):
+            for client in worker.datamodules:
+                worker.memos.pop((client, "mended"), None)
+                reply = worker.handle(Message("mend", worker.settings.run, 0, client, Payload()))
+                assert reply.error is None, reply.error
+            mended.append([worker.memos[client, "mended"][1] for client in sorted(worker.datamodules)])
         rows = (parsed.trainer.run_dir / "metrics.csv").read_text().splitlines()
     header = rows[0].split(",")
     figures: dict[str, float] = {}
@@ -72,7 +83,7 @@ def generate(arguments: list[str]) -> tuple[Parsed, list[L.LightningDataModule],
         for name, value in zip(header, row.split(","), strict=True):
             if value and name.startswith(("generator/", "exchange/", "mending/")) and "clients/" not in name:
                 figures[name] = float(value)
-    return parsed, mended, figures
+    return parsed, *mended, figures
 
 
 def classify(parsed: Parsed, clients: Sequence[L.LightningDataModule], rounds: int, seed: int) -> float:
@@ -109,11 +120,11 @@ def run(asked: argparse.Namespace) -> None:
             arguments += ["--federation.strategy.init_args.mending", "none"]
             parsed, figures = Parsed(arguments), {}
             parsed.datamodule.setup("fit")
-            plain = generated = parsed.datamodule.client_datamodules()
+            plain = generated = known = parsed.datamodule.client_datamodules()
         else:
-            parsed, generated, figures = generate(arguments)
+            parsed, generated, known, figures = generate(arguments)
             plain = parsed.datamodule.client_datamodules()
-        graphs = {"fedsage": plain, "fedsage_plus": generated}
+        graphs = {"fedsage": plain, "fedsage_plus": generated, "known_counts": known}
         if any(method == "local_generator" for _, method in missing):
             graphs["local_generator"] = generate([*arguments, "--federation.strategy.init_args.alpha", "0"])[1]
         pairs = list(zip(plain, generated, strict=True))
@@ -144,7 +155,7 @@ def true_counts(data, whole, kind: str):
         return mend(data, counts, constant_features(data.x, counts, kind.removeprefix("counts_")))
     x = whole.x if whole.x.layout == torch.strided else whole.x.to_dense()
     classes = torch.stack([x[whole.y == c].mean(0) for c in range(int(whole.y.max()) + 1)])
-    return mend(data, *cross_neighbours(data, Data(x=classes[whole.y], edge_index=whole.edge_index)))
+    return mend(data, *cross_neighbours(data, Data(x=classes[whole.y], edge_index=whole.edge_index, node_id=whole.node_id)))
 
 
 def table(files: Sequence[str]) -> str:

@@ -23,7 +23,14 @@ from datamodules.report import client_findings, graph_findings, isolated_nodes, 
 from datamodules.sampling import ALL, NeighborSampler, check_num_neighbors
 from datamodules.seeds import derive_seed
 from datamodules.sparse import csr_from_entries, normalize_rows
-from datamodules.topology import edges_between, largest_component, lost_edges, subgraph_of, undirected_edges
+from datamodules.topology import (
+    edges_between,
+    largest_component,
+    links_elsewhere,
+    lost_edges,
+    subgraph_of,
+    undirected_edges,
+)
 
 PartitionName = Literal["louvain", "metis", "overlapping", "random"]
 SplitName = Literal["stratified_60_20_20", "random_20_40_40", "public"]
@@ -138,6 +145,8 @@ class ClientGraphDataModule(GraphLoaders):
         batch_size: Seed nodes of a training batch; ``None`` for the full graph.
         num_neighbors: Fan-out per layer, used with a ``batch_size``.
         eval_batch_size: The same for evaluation; ``None`` for the full graph.
+        links_elsewhere: How many links of each node lead to nodes that the client does not have, int64 ``(N,)``, if it
+            knows.
     """
 
     def __init__(
@@ -147,9 +156,10 @@ class ClientGraphDataModule(GraphLoaders):
         batch_size: int | None = None,
         num_neighbors: Sequence[int] = (10, 10),
         eval_batch_size: int | None = None,
+        links_elsewhere: Tensor | None = None,
     ) -> None:
         super().__init__(batch_size, num_neighbors, eval_batch_size)
-        self._graph, self.schema = data, dict(schema)
+        self._graph, self.schema, self.links_elsewhere = data, dict(schema), links_elsewhere
 
     def with_data(self, data: Data) -> "ClientGraphDataModule":
         """The same loaders over another graph, for example a mended one."""
@@ -159,7 +169,7 @@ class ClientGraphDataModule(GraphLoaders):
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that training on this client depends on."""
-        return _sha256_of(self.data)
+        return _sha256_of(self.data, () if self.links_elsewhere is None else (self.links_elsewhere,))
 
 
 class GraphDataModule(GraphLoaders):
@@ -302,10 +312,13 @@ class GraphDataModule(GraphLoaders):
         """One data module per client, client id = position; the same objects at each call."""
         if self._clients is None:
             options = (self.schema, self.batch_size, self.num_neighbors, self.eval_batch_size)
-            self._clients = [
-                ClientGraphDataModule(subgraph_of(self.data, ids), *options) for ids in self._partitioned().clients
-            ]
+            parts = [subgraph_of(self.data, ids) for ids in self._partitioned().clients]
+            self._clients = [ClientGraphDataModule(part, *options, self.links_elsewhere(part)) for part in parts]
         return self._clients
+
+    def links_elsewhere(self, part: Data) -> Tensor:
+        """What a client knows about its own table of links: how many of each node's lead out of its part, int64 ``(n,)``."""
+        return links_elsewhere(part, self.data)
 
     def partition_record(self) -> dict[str, Any]:
         """What ``partition.json`` holds: method, seed, membership (original node ids per client) with its SHA-256,
@@ -406,10 +419,10 @@ def _nbytes(graph: Data) -> int:
     return sum(part.numel() * part.element_size() for part in parts)
 
 
-def _sha256_of(graph: Data) -> str:
+def _sha256_of(graph: Data, more: Sequence[Tensor] = ()) -> str:
     x = graph.x
     parts = [x.crow_indices(), x.col_indices(), x.values()] if x.layout == torch.sparse_csr else [x]
-    parts += [graph.edge_index, graph.y, graph.node_id] + [graph[f"{stage}_mask"] for stage in STAGES]
+    parts += [graph.edge_index, graph.y, graph.node_id] + [graph[f"{stage}_mask"] for stage in STAGES] + [*more]
     sha = hashlib.sha256(str(tuple(x.shape)).encode())
     for part in parts:
         array = part.detach().cpu().contiguous().numpy()

@@ -148,6 +148,7 @@ class GraphCSVDataModule(GraphDataModule):
         self._owner = self._rows = torch.zeros(0, dtype=torch.long)
         self._repeated_ids = 0
         self._links, self._link_counts = Links(), dict[str, int]()
+        self._dangling = torch.zeros(0, dtype=torch.long)  # by position: links with an id that no node has
         self._must_match: tuple[int, list[str]] | None = None  # width and names of the features that a model was trained on
 
     # Lightning
@@ -385,6 +386,8 @@ class GraphCSVDataModule(GraphDataModule):
                 f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}. Correct them, or leave them "
                 "out with `data.init_args.invalid: drop`."
             )
+        places = {name: place for name, place in everywhere.items() if place >= 0 and name not in repeated}
+        self._dangling = _dangling(links, places, start)
         return links
 
     def _refuse_bad_rows(self) -> None:
@@ -404,6 +407,12 @@ class GraphCSVDataModule(GraphDataModule):
         owner[self._rows] = self._owner
         here = owner[graph.node_id]  # the largest component may have left nodes out
         return Partition([(here == client).nonzero().view(-1) for client in range(self.num_clients)], self.partition)
+
+    def links_elsewhere(self, part: Data) -> Tensor:
+        """Also those with an id that no node has, which ``unknown_ids: drop`` leaves out."""
+        dangling = torch.zeros(len(self.original_ids), dtype=torch.long)
+        dangling[self._rows] = self._dangling
+        return super().links_elsewhere(part) + dangling[part.node_id]
 
     @property
     def dropped_rows(self) -> list[dict[str, Any]]:
@@ -485,6 +494,17 @@ class GraphCSVDataModule(GraphDataModule):
                                          f"({', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}).",
                                          "Nothing, if this is meant: the model has all classes everywhere."))  # fmt: skip
         return found
+
+
+def _dangling(links: Links, position: dict[str, int], num_nodes: int) -> Tensor:
+    """Distinct links of each node with an id that its table lacks, int64 ``(N,)``; a link that the table of links between
+    clients has, too, is in the graph and counts there."""
+    joined = {(low, high) for low, high in np.sort(links.pairs, axis=0).T.tolist()} if links.elsewhere else set()
+    counts = torch.zeros(num_nodes, dtype=torch.long)
+    for place, name in links.elsewhere:
+        other = position.get(name, -1)
+        counts[place] += (min(place, other), max(place, other)) not in joined
+    return counts
 
 
 def _client_folders(root: Path, nodes: str, besides: str | None) -> list[Path]:

@@ -26,6 +26,7 @@ class Links:
         unknown: Lines with an id that no row of nodes has, some of them in words.
         of_dropped: Lines with an id whose row of nodes could not be used.
         notices: What is in the files and not used.
+        elsewhere: Distinct (position of a node, id that is no node's here) of the unknown lines.
     """
 
     pairs: np.ndarray = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
@@ -36,6 +37,7 @@ class Links:
     bad: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    elsewhere: set[tuple[int, str]] = field(default_factory=set)
 
     def add(self, other: Links) -> None:
         """Take in the links of another file."""
@@ -43,6 +45,7 @@ class Links:
         for name in ("lines", "num_bad", "num_unknown", "of_dropped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.notices += other.notices
+        self.elsewhere |= other.elsewhere
         self.bad, self.unknown = (self.bad + other.bad)[:EXAMPLES], (self.unknown + other.unknown)[:EXAMPLES]
 
 
@@ -79,6 +82,10 @@ def read_links(path: Path, source: str, target: str, form: TableFormat, position
                 pair = " - ".join(shown(chunk.columns[name][place]) for name in (source, target))
                 reason = chunk.bad.get(chunk.first + place)
                 examples.append(f"{path.name} row {chunk.first + place}: {reason or pair}")
+        for place in np.flatnonzero((lowest == -2) & (pairs.max(axis=0) >= 0)).tolist():
+            near = int(pairs[0, place] < 0)
+            far = chunk.columns[(source, target)[1 - near]][place]
+            links.elsewhere.add((int(pairs[near, place]), far.strip()))
         links.of_dropped += int((lowest == -1).sum())
         links.lines += chunk.size
         parts.append(pairs[:, lowest >= 0])

@@ -89,14 +89,16 @@ def cross_neighbours(local: Data, whole: Data) -> tuple[Tensor, Tensor]:
     which does not know that two nodes miss the same neighbour.
 
     Args:
-        local: A client's graph; ``node_id`` are rows of ``whole``.
+        local: A client's graph; its ``node_id`` are those of ``whole``, or rows of a ``whole`` without.
         whole: The unpartitioned graph.
 
     Returns:
         ``counts`` int64 ``(N,)`` and ``features`` ``(sum counts, F)``, ordered by owner, for `mend`.
     """
-    position = torch.full((int(whole.num_nodes or 0),), -1, dtype=torch.long)
+    ids = whole.node_id if "node_id" in whole else torch.arange(int(whole.num_nodes or 0))
+    position = torch.full((int(ids.max()) + 1,), -1, dtype=torch.long)
     position[local.node_id] = torch.arange(len(local.node_id))
+    position = position[ids]  # of each row of ``whole``
     owner, neighbour = position[whole.edge_index[0]], whole.edge_index[1]
     lost = (owner >= 0) & (position[neighbour] < 0)
     owner, neighbour = owner[lost], neighbour[lost]

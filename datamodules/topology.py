@@ -89,6 +89,18 @@ def subgraph_of(graph: Data, ids: Tensor) -> Data:
     return part
 
 
+def links_elsewhere(local: Data, whole: Data) -> Tensor:
+    """How many links of each node of a client lead to a node that the client does not have, int64 ``(n,)``.
+
+    Args:
+        local: An induced subgraph of ``whole``.
+        whole: The graph of all; ``node_id`` are distinct in both.
+    """
+    degrees = torch.zeros(int(whole.node_id.max()) + 1, dtype=torch.long)
+    degrees[whole.node_id] = torch.bincount(whole.edge_index[0], minlength=int(whole.num_nodes))
+    return degrees[local.node_id] - torch.bincount(local.edge_index[0], minlength=int(local.num_nodes))
+
+
 def membership_vector(clients: list[Tensor], num_nodes: int) -> Tensor | None:
     """Client of each node, int64 ``(N,)``; ``None`` if a node belongs to no client or to several."""
     ids = torch.cat([torch.zeros(0, dtype=torch.long), *clients])

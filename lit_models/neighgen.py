@@ -201,16 +201,21 @@ class LitNeighGen(LitGraphModule):
         return self.dgen(self.embed(batch))
 
     @torch.no_grad()
-    def generate(self, batch: Any, seed: int) -> tuple[Tensor, Tensor]:
+    def generate(self, batch: Any, seed: int, missing: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The neighbours to add to a graph (the whole local one, not the impaired), for ``datamodules.mending.mend``.
 
         The same weights, graph and seed give the same neighbours; eps and slots are drawn on the CPU.
+
+        Args:
+            batch: The graph.
+            seed: Of eps and slots.
+            missing: n_v, int64 ``(N,)``, where it is known; dGen's ñ_v otherwise.
 
         Returns:
             k_v = clip(round ñ_v, 0, P), int64 ``(N,)``, and their features ordered by owner ``(sum k, F)``, on the CPU.
         """
         z = self._embed_eval(batch)
-        counts = mend_counts(self.dgen(z), self.num_slots)
+        counts = mend_counts(self.dgen(z) if missing is None else missing.to(z), self.num_slots)
         rows = counts.nonzero().squeeze(1)
         generator = torch.Generator().manual_seed(seed)
         u = z[rows] + torch.randn(len(rows), z.shape[1], generator=generator).to(z)

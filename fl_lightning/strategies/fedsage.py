@@ -36,6 +36,7 @@ from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen_generators import peer_gradient
 
 MENDINGS = ("generator", "zero", "mean", "oracle", "none")
+COUNTS = ("predicted", "known")
 
 
 class FedSagePlus(FedAvg):
@@ -54,6 +55,10 @@ class FedSagePlus(FedAvg):
         min_batch: A query for fewer generated vectors is neither sent nor answered: its gradient could reveal a feature row.
         mending: What mended nodes get: the ``generator``'s features; ``zero`` or the client's ``mean`` vector in their place;
             the ``oracle``, true neighbours on other clients (needs the server's global graph: benchmarks only); ``none``.
+        counts: How many neighbours a node gets: as many as dGen ``predicted`` (the paper's), or as many as are ``known`` to be
+            missing, where clients know which of their links lead elsewhere (``ClientGraphDataModule.links_elsewhere``: links
+            to other clients and, in own tables, to ids that nobody has), at most ``num_slots``. The numbers stay with the
+            client, and the exchange is the paper's. With ``mending: zero`` or ``mean`` no generator is trained then.
         draws: Impairments of a client's graph in one step of phase 1; each is used once, the next step takes new ones.
         holdout: Share of the hidden nodes never trained on, to measure the generator with.
         diagnostics: Clients also report aggregate figures of their generator (errors, calibration, degrees).
@@ -69,6 +74,7 @@ class FedSagePlus(FedAvg):
         alpha: float = 0.1,
         min_batch: int = 32,
         mending: Literal["generator", "zero", "mean", "oracle", "none"] = "generator",
+        counts: Literal["predicted", "known"] = "predicted",
         draws: int = 50,
         holdout: float = 0.1,
         diagnostics: bool = True,
@@ -77,6 +83,8 @@ class FedSagePlus(FedAvg):
         key = "`federation.strategy.init_args"
         if mending not in MENDINGS:
             raise ValueError(f"{key}.mending` must be one of {', '.join(MENDINGS)}, got `{mending}`.")
+        if counts not in COUNTS:
+            raise ValueError(f"{key}.counts` must be one of {', '.join(COUNTS)}, got `{counts}`.")
         if not 0 <= hide_portion < 1:
             raise ValueError(f"{key}.hide_portion` must be in [0, 1), got {hide_portion}.")
         if pretrain_steps < 1 or exchange_rounds < 0 or draws < 1 or min_batch < 1 or alpha < 0:
@@ -87,7 +95,7 @@ class FedSagePlus(FedAvg):
         self.generator = LitNeighGen() if generator is None else generator
         self.hide_portion, self.pretrain_steps, self.exchange_rounds = hide_portion, pretrain_steps, exchange_rounds
         self.alpha, self.min_batch, self.mending = alpha, min_batch, mending
-        self.draws, self.holdout, self.diagnostics = draws, holdout, diagnostics
+        self.counts, self.draws, self.holdout, self.diagnostics = counts, draws, holdout, diagnostics
         self._pictures: dict[str, Any] = {}
 
     def client_half(self) -> ClientHalf:
@@ -105,7 +113,15 @@ class FedSagePlus(FedAvg):
                     f"`FedSagePlus` mends subgraphs, but a client's data module is `{type(datamodule).__name__}`, which has no "
                     "`data`, `schema` and `with_data(data)`. Use `datamodules.ClientGraphDataModule`."
                 )
-        if self.hide_portion > 0 and self.mending not in ("none", "oracle"):
+        if self.needs_counts:
+            strangers = [c for c, d in enumerate(datamodules) if getattr(d, "links_elsewhere", None) is None]
+            if strangers:
+                raise ValueError(
+                    "`federation.strategy.init_args.counts: known` needs data modules that know how many links of each node "
+                    f"lead elsewhere, but clients {strangers} have no `links_elsewhere`. Use `counts: predicted`, or pass "
+                    "`links_elsewhere` to `datamodules.ClientGraphDataModule`."
+                )
+        if self.needs_generator:
             for client, datamodule in enumerate(datamodules):
                 try:
                     self.generator.check_features(datamodule.data.x)
@@ -118,13 +134,24 @@ class FedSagePlus(FedAvg):
                 )
             self._oracle = {c: cross_neighbours(d.data, server_data.data) for c, d in enumerate(datamodules)}
 
+    @property
+    def needs_counts(self) -> bool:
+        """Do clients mend with known numbers of missing neighbours?"""
+        return self.counts == "known" and self.mending in ("generator", "zero", "mean")
+
+    @property
+    def needs_generator(self) -> bool:
+        """Does any of what mended nodes get come from NeighGen: their features, or how many they are?"""
+        trained = ("generator",) if self.needs_counts else ("generator", "zero", "mean")
+        return self.hide_portion > 0 and self.mending in trained
+
     # ---- phases -----------------------------------------------------------------------------------------------------
 
     def phases(self) -> list[Phase]:
         mending = Phase("mending", 1, self._mend)
         if self.mending == "none" or self.hide_portion == 0:
             return []
-        if self.mending == "oracle":
+        if not self.needs_generator:
             return [mending]
         passes = -(-self.pretrain_steps // self.draws)
         return [
@@ -204,7 +231,7 @@ class FedSagePlusClient(ClientHalf):
         self.template = copy.deepcopy(strategy.generator)
         self.hide_portion, self.draws, self.holdout = strategy.hide_portion, strategy.draws, strategy.holdout
         self.alpha, self.min_batch, self.mending = strategy.alpha, strategy.min_batch, strategy.mending
-        self.diagnostics = strategy.diagnostics
+        self.diagnostics, self.needs_counts = strategy.diagnostics, strategy.needs_counts
 
     # ---- phase 1 ----------------------------------------------------------------------------------------------------
 
@@ -355,10 +382,14 @@ class FedSagePlusClient(ClientHalf):
             if self.mending == "oracle":
                 kept = client.store.section("oracle")
                 return original.with_data(mend(original.data, kept["counts"], kept["features"]))
-            if not client.store.section("generator"):
+            known = original.links_elsewhere if self.needs_counts else None
+            if known is not None and self.mending != "generator":
+                counts = known.clamp(max=self.template.num_slots)
+            elif client.store.section("generator"):
+                seed = derive(client.settings.seed, "mend", client=client.id)
+                counts, features = self._generator(client).generate(original.data, seed, known)
+            else:  # nothing to hide, or phase 1 has failed here
                 return original
-            generator = self._generator(client)
-            counts, features = generator.generate(original.data, derive(client.settings.seed, "mend", client=client.id))
             if self.mending in ("zero", "mean"):
                 features = constant_features(original.data.x, counts, self.mending)
             return original.with_data(mend(original.data, counts, features)) if int(counts.sum()) else original

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 from torch_geometric.data import Data
 
-from datamodules import ClientGraphDataModule, PlanetoidDataModule, SyntheticCitationDataModule
+from datamodules import ClientGraphDataModule, PlanetoidDataModule, SyntheticCitationDataModule, cross_neighbours
 
 PATH = edges((0, 1), (1, 2), (2, 3), (3, 4), (4, 5))
 
@@ -203,6 +203,27 @@ def test_mended_graph_replaces_the_clients():
     assert isinstance(other, ClientGraphDataModule) and other.data is mended and other.schema == client.schema
     assert next(iter(other.train_dataloader())) is mended
 
+
+@pytest.mark.parametrize("partition", ["louvain", "overlapping"])
+def test_links_elsewhere_are_the_degrees_that_the_partition_took(partition):
+    data = SyntheticCitationDataModule(num_nodes=200, num_clients=4, partition=partition)
+    data.setup()
+    whole = torch.bincount(data.data.edge_index[0], minlength=200)
+    for client in data.client_datamodules():
+        own = torch.bincount(client.data.edge_index[0], minlength=client.data.num_nodes)
+        assert torch.equal(own + client.links_elsewhere, whole[client.data.node_id])
+        assert client.links_elsewhere.sum() > 0
+        assert torch.equal(client.links_elsewhere, cross_neighbours(client.data, data.data)[0])  # written independently
+        assert client.with_data(client.data).links_elsewhere is None  # of a mended graph nobody asks
+
+
+def test_the_fingerprint_of_a_client_covers_what_it_knows_of_links_elsewhere():
+    graph = Data(x=torch.eye(3), y=torch.zeros(3, dtype=torch.long), edge_index=torch.zeros(2, 0, dtype=torch.long),
+                 node_id=torch.arange(3), num_nodes=3, **{f"{s}_mask": torch.ones(3, dtype=torch.bool)
+                                                          for s in ("train", "val", "test")})  # fmt: skip
+    schema = {"num_features": 3, "num_classes": 2}
+    known = [None, torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])]
+    assert len({ClientGraphDataModule(graph, schema, links_elsewhere=n).fingerprint() for n in known}) == 3
 
 def test_data_modules_can_be_sent_to_a_worker_process():
     module = synthetic(batch_size=4)

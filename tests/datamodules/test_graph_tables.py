@@ -171,6 +171,39 @@ def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
         own(tmp_path, unknown_ids="drop", invalid="raise")
 
 
+
+def elsewhere(data):
+    """``{original id: links that lead elsewhere}`` over all clients."""
+    found = {}
+    for client in data.client_datamodules():
+        names = [data.original_ids[row] for row in client.data.node_id.tolist()]
+        found |= dict(zip(names, client.links_elsewhere.tolist(), strict=True))
+    return found
+
+
+def test_a_client_knows_which_of_its_links_lead_elsewhere(tmp_path):
+    """Whatever is written twice counts once; a row of nodes that is left out shifts nothing."""
+    (tmp_path / "nodes.csv").write_text("id,f,label,site\nbad,,x,A\na,1,x,A\nb,2,y,A\nc,3,x,B\nd,4,y,B\n")
+    links = "a,b\na,c\nc,a\na,zz\nzz,a\na,zz\na,yy\nd,zz\nd,bad\nzz,yy\nd,\n"
+    (tmp_path / "edges.csv").write_text("source,target\n" + links)
+    assert elsewhere(own(tmp_path, client_column="site", unknown_ids="drop")) == {"a": 3, "b": 0, "c": 1, "d": 1}
+    part = own(tmp_path, client_column="site", unknown_ids="drop", largest_component=True)  # d has no link here
+    assert elsewhere(part) == {"a": 3, "b": 0, "c": 1}
+
+
+def test_a_folder_knows_links_to_nodes_of_other_folders(tmp_path):
+    """In its own table (an unknown id there), in the table of links between clients, or in both."""
+    for name, nodes, links in (("north", "a,1,x\nb,2,y\nm,5,x\n", "a,b\na,c\na,d\nb,q\na,m\n"),
+                               ("south", "c,3,x\nd,4,y\nm,6,y\n", "c,d\nc,m\n")):  # fmt: skip
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "nodes.csv").write_text("id,f,label\n" + nodes)
+        (tmp_path / name / "edges.csv").write_text("source,target\n" + links)
+    # a-c in both tables, a-d in the client's only, b-d in that between clients only; m is another node in each folder
+    (tmp_path / "edges.csv").write_text("source,target\nc,a\nb,d\n")
+    data = own(tmp_path, unknown_ids="drop")
+    north, south = (client.links_elsewhere.tolist() for client in data.client_datamodules())
+    assert north == [2, 2, 0] and south == [1, 1, 0]
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

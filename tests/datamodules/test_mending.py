@@ -6,6 +6,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
 from datamodules.mending import constant_features, cross_neighbours, mend
+from datamodules.topology import links_elsewhere
 
 
 def graph(num_nodes, edges):
@@ -117,9 +118,9 @@ def test_oracle_by_hand(layout):
     if layout == "csr":
         whole.x = whole.x.to_sparse_csr()
     members, edges = torch.tensor([5, 0, 1]), torch.tensor([[1, 2], [2, 1]])
-    local = Data(x=GAMMA.x[members], node_id=members, edge_index=edges, num_nodes=3)
+    local = Data(x=GAMMA.x[members], node_id=whole.node_id[members], edge_index=edges, num_nodes=3)
     counts, features = cross_neighbours(local, whole)
-    assert counts.tolist() == [0, 2, 1]
+    assert counts.tolist() == links_elsewhere(local, whole).tolist() == [0, 2, 1]
     assert sorted(features[:2].tolist()) == [[4.0, 5.0], [8.0, 9.0]] and features[2].tolist() == [4.0, 5.0]
     mended = mend(local, counts, features)
     assert mended.num_nodes == 6 and mended.edge_index.shape[1] == 2 + 6
@@ -127,6 +128,6 @@ def test_oracle_by_hand(layout):
 
 def test_oracle_of_a_client_that_lost_nothing():
     whole = graph(3, [(0, 1)])
-    local = Data(x=whole.x, node_id=torch.arange(3), edge_index=whole.edge_index, num_nodes=3)
+    local = Data(x=whole.x, node_id=whole.node_id, edge_index=whole.edge_index, num_nodes=3)
     counts, features = cross_neighbours(local, whole)
     assert counts.tolist() == [0, 0, 0] and features.shape == (0, 2)

@@ -239,6 +239,44 @@ def test_controls_run_and_differ_from_the_generator(spied, tmp_path, mending):
         assert same(weights, run(tmp_path / "plain", FedAvg())[1])
 
 
+def test_known_counts_mend_as_many_as_are_missing_and_tell_nobody(spied, tmp_path):
+    """Every node gets min(links elsewhere, P) neighbours; the exchange is bit for bit that of predicted counts."""
+    spy, datamodule = Spy(), data()
+    results, weights, _ = run(tmp_path, plus(counts="known"), engine=spy, datamodule=datamodule)
+    assert results["failures"] == [] and not same(weights, spied[3])
+    clients = datamodule.client_datamodules()
+    assert max(int(client.links_elsewhere.max()) for client in clients) > SLOTS  # cut off at P
+    for number, client in enumerate(clients):
+        missing = client.links_elsewhere.clamp(max=SLOTS)
+        mended = spy._worker.memos[number, "mended"][1].data
+        owners = mended.edge_index[0][mended.edge_index[1] >= client.data.num_nodes]
+        assert torch.equal(torch.bincount(owners, minlength=client.data.num_nodes), missing)
+    before = [(d, m) for d, m in spied[0].seen if m.kind not in ("fit", "evaluate", "mend")]
+    crossed = [(d, m) for d, m in spy.seen if m.kind not in ("fit", "evaluate", "mend")]
+    assert len(crossed) == len(before)
+    for (_, old), (_, new) in zip(before, crossed, strict=True):
+        assert same(old.payload.tensors, new.payload.tensors)
+    assert not any(m.payload.tensors for _, m in spy.seen if m.kind == "mend")
+
+
+@pytest.mark.parametrize("mending", ["zero", "mean"])
+def test_known_counts_and_constants_need_no_generator(tmp_path, mending):
+    spy, options = Spy(), {"mending": mending, "counts": "known"}
+    results, weights, _ = run(tmp_path / "a", plus(**options), engine=spy)
+    assert results["failures"] == [] and {m.kind for _, m in spy.seen} == {"mend", "fit", "evaluate"}
+    assert not same(weights, run(tmp_path / "b", plus(mending=mending))[1])
+    assert same(weights, run(tmp_path / "c", plus(**options), engine=InProcess(rebuild_clients=True))[1])
+
+
+def test_clients_that_do_not_know_their_links_elsewhere_are_refused_by_number():
+    datamodule = data()
+    datamodule.setup("fit")
+    clients = datamodule.client_datamodules()
+    unknowing = [clients[0], clients[1].with_data(clients[1].data)]
+    with pytest.raises(ValueError, match=r"counts: known` needs .* clients \[1\] have no `links_elsewhere`"):
+        plus(counts="known").check(LitModel(), unknowing, datamodule)
+    plus(counts="known", mending="oracle").check(LitModel(), clients, datamodule)
+
 def test_clients_that_cannot_hide_a_node_still_answer_and_join(tmp_path):
     """A client of one node: no generator of its own, no failure, no hang."""
     results, _, _ = run(tmp_path, plus(), datamodule=data(num_nodes=24, num_clients=8, partition="random"))
@@ -284,7 +322,8 @@ def test_features_that_cannot_be_generated_are_refused_before_round_one(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("hide_portion", 1.0), ("mending", "magic"), ("min_batch", 0), ("alpha", -1.0), ("draws", 0)]
+    ("option", "value"),
+    [("hide_portion", 1.0), ("mending", "magic"), ("counts", "guessed"), ("min_batch", 0), ("alpha", -1.0), ("draws", 0)],
 )
 def test_impossible_options_are_refused(option, value):
     with pytest.raises(ValueError, match=option):
