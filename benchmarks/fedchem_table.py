@@ -2,6 +2,7 @@
 
     python -m benchmarks.fedchem_table run --root DATA --out FILE --data esol --methods central fedavg flit:gamma=0.5
            --alphas 0.1 0.5 --seeds 0 1 2 [--partition official] [--split official] [--rounds 30] [--steps 333] [--workers 2]
+           [--extra --model.init_args.optimizer.init_args.lr 5e-4]
     python -m benchmarks.fedchem_table table FILE... [--against fedavg]
 
 A run is one ``fl-lightning fit --config configs/fedavg_<data>.yaml`` with a method's overrides: 30 rounds, 3 of 4 clients
@@ -43,7 +44,7 @@ OBJECTIVES = {
     "flit_plus": "FLITPlus",
 }
 METHODS = ("central", "local_only", *OBJECTIVES)
-KEY = ("data", "method", "arguments", "alpha", "partition", "split", "seed", "rounds", "steps")
+KEY = ("data", "method", "arguments", "alpha", "partition", "split", "seed", "rounds", "steps", "extra")
 
 
 def parse_method(text: str) -> tuple[str, dict[str, str]]:
@@ -62,7 +63,7 @@ def overrides(key: dict[str, Any]) -> list[str]:
     given = ["--seed_everything", str(key["seed"]), "--data.init_args.seed", str(key["seed"])]
     given += ["--data.init_args.split", key["split"]]
     given += ["--federation.num_rounds", str(key["rounds"]), "--trainer.max_steps", str(key["steps"])]
-    given += ["--federation.keep_last", "1"]
+    given += ["--federation.keep_last", "1", *key["extra"]]
     if key["method"] == "central":
         given += ["--data.init_args.num_clients", "1", "--data.init_args.partition", "iid"]
         return [*given, "--federation.clients_per_round", "1.0", "--federation.carry_optimizer_state", "true"]
@@ -116,7 +117,8 @@ def processor_seconds() -> float:
 
 def read(files: Iterable[str]) -> list[dict[str, Any]]:
     """All lines of these files that exist."""
-    return [json.loads(line) for file in files if Path(file).is_file() for line in Path(file).read_text().splitlines()]
+    lines = [line for file in files if Path(file).is_file() for line in Path(file).read_text().splitlines()]
+    return [{"extra": [], **json.loads(line)} for line in lines]
 
 
 def run_missing(asked: argparse.Namespace) -> None:
@@ -137,6 +139,7 @@ def run_missing(asked: argparse.Namespace) -> None:
                         seed,
                         asked.rounds,
                         asked.steps,
+                        asked.extra,
                     )
                     key = dict(zip(KEY, values, strict=True))
                     if any(all(line[name] == key[name] for name in KEY) for line in read([asked.out])):
@@ -166,15 +169,16 @@ def table(lines: Sequence[dict[str, Any]], against: str = "fedavg") -> str:
     groups: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
     for line in lines:
         setting = (line["data"], line["metric"], line["alpha"], line["partition"], line["split"], line["rounds"], line["steps"])
+        setting += (" ".join(line["extra"]),)
         groups.setdefault((*setting, label(line)), {})[line["seed"]] = line
     order = {name: place for place, name in enumerate(METHODS)}
     place = lambda group: (*[str(part) for part in group[:-1]], order[group[-1].partition(":")[0]], group[-1])  # noqa: E731
     for group in sorted(groups, key=place):
-        data, metric, alpha, partition, split, rounds, steps, method = group
+        data, metric, alpha, partition, split, rounds, steps, extra, method = group
         own, base = groups[group], groups.get((*group[:-1], against), {})
         gaps = [own[seed]["test"] - base[seed]["test"] for seed in sorted(own.keys() & base.keys())]
         scores = [[line[part] for line in own.values() if line[part] is not None] for part in ("val", "test")]
-        budget = "" if (rounds, steps) == (30, 333) else f", {rounds} x {steps} steps"
+        budget = ("" if (rounds, steps) == (30, 333) else f", {rounds} x {steps} steps") + (f", {extra}" if extra else "")
         text.append(
             f"| {data} ({metric}{budget}) | {'' if alpha is None else alpha} | {partition or ''} | {split} | {method} | "
             f"{len(own)} | {mean_and_sd(scores[0])} | {mean_and_sd(scores[1])} | "
@@ -199,6 +203,7 @@ def main() -> None:
     running.add_argument("--rounds", type=int, default=30)
     running.add_argument("--steps", type=int, default=333)
     running.add_argument("--workers", type=int, default=1, help="Worker processes for the clients.")
+    running.add_argument("--extra", nargs=argparse.REMAINDER, default=[], help="Further options of fl-lightning fit.")
     showing = commands.add_parser("table")
     showing.add_argument("files", nargs="+")
     showing.add_argument("--against", default="fedavg")

@@ -6,7 +6,7 @@ from benchmarks.fedchem_table import overrides, parse_method, table
 
 LINE = {
     "data": "esol", "metric": "rmse", "alpha": 0.1, "partition": "official", "split": "official", "rounds": 30, "steps": 333,
-    "arguments": {}, "method": "fedavg",
+    "arguments": {}, "method": "fedavg", "extra": [],
 }  # fmt: skip
 
 
@@ -26,7 +26,9 @@ def test_command_line_of_a_run():
     assert options["--model.init_args.objective"] == "lit_models.objectives.FLIT"
     assert options["--model.init_args.objective.init_args.gamma"] == "2"
     assert (options["--federation.num_rounds"], options["--trainer.max_steps"]) == ("30", "333")
-    central = overrides({**LINE, "seed": 0, "method": "central"})
+    lr = ["--model.init_args.optimizer.init_args.lr", "5e-4"]
+    central = overrides({**LINE, "seed": 0, "method": "central", "extra": lr})
+    assert central[central.index(lr[0]) + 1] == "5e-4"
     assert central[central.index("--data.init_args.num_clients") + 1] == "1"
     assert central[central.index("--federation.carry_optimizer_state") + 1] == "true"
 
@@ -38,10 +40,12 @@ def test_table_by_hand():
         {**LINE, "seed": 0, "method": "flit", "arguments": {"gamma": "2"}, "val": 0.6, "test": 0.7},
         {**LINE, "seed": 1, "method": "flit", "arguments": {"gamma": "2"}, "val": 0.6, "test": 0.7},
         {**LINE, "seed": 0, "method": "local_only", "val": None, "test": 1.5},
+        {**LINE, "seed": 0, "extra": ["--a", "1"], "val": 0.6, "test": 0.6},  # another setting, never paired with these
     ]  # fmt: skip
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table(lines).split("\n")[2:]]
     setting = ["esol (rmse)", "0.1", "official", "official"]
-    assert rows == [
+    assert rows[-1] == ["esol (rmse, --a 1)", *setting[1:], "fedavg", "1", "0.6000", "0.6000", ""]
+    assert rows[:-1] == [
         [*setting, "local_only", "1", "", "1.5000", "+0.7000"],
         [*setting, "fedavg", "3", "0.7000 ± 0.2000", "0.7667 ± 0.2517", ""],
         [*setting, "flit:gamma=2", "2", "0.6000 ± 0.0000", "0.7000 ± 0.0000", "-0.2000 [-1.4706, +1.0706]"],  # t = 12.706
