@@ -10,6 +10,7 @@ import copy
 import json
 import multiprocessing as mp
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -221,8 +222,17 @@ class _Process:
 
 def _serve(connection: Connection) -> None:
     """A worker process: ends without a word when the server closes the connection, or is killed."""
+    threading.Thread(target=_end_with_server, daemon=True).start()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt), quiet():
         _answer(connection)
+
+
+def _end_with_server() -> None:
+    """Nobody waits for an answer any more: do not train on for what may be hours."""
+    server = mp.parent_process()
+    assert server is not None  # `_serve` runs in a child
+    server.join()
+    os._exit(1)
 
 
 def _answer(connection: Connection) -> None:

@@ -3,6 +3,8 @@
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -204,6 +206,43 @@ def test_no_worker_process_is_left(eventful):
     for pid in children.read_text().split():
         assert b"spawn_main" not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
+
+def test_a_worker_at_work_ends_with_the_server(tmp_path):
+    """Killed, the server cannot tell its workers; one that trains for hours would go on."""
+    orders = tmp_path / "orders.json"
+    orders.write_text(json.dumps({"what": "hang", "size": "all", "once": True}))  # the file goes when the worker is at work
+    code = (
+        "import sys; from pathlib import Path; from federations import Faulty, clients, federate; "
+        "from fl_lightning.engine import WorkerProcesses; "
+        "federate(Path(sys.argv[1]), lambda: Faulty(sys.argv[2]), clients((10,)), engine=WorkerProcesses(1))"
+    )
+    server = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(orders)],
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    try:
+        if not children.exists():
+            pytest.skip("this kernel does not list a process's children")
+        wait_until(lambda: not orders.exists())
+        assert server.poll() is None
+        (worker,) = [pid for pid in map(int, children.read_text().split()) if is_worker(pid)]
+    finally:
+        server.kill()
+        server.wait()
+    wait_until(lambda: not is_worker(worker))
+
+
+def is_worker(pid: int) -> bool:
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it is gone
+        return False
+
+
+def wait_until(true, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 def test_what_cannot_be_sent_to_a_worker_is_a_clear_error_and_leaves_no_process(tmp_path):
     module = Linear()
