@@ -312,13 +312,16 @@ class GraphDataModule(GraphLoaders):
         """One data module per client, client id = position; the same objects at each call."""
         if self._clients is None:
             options = (self.schema, self.batch_size, self.num_neighbors, self.eval_batch_size)
-            parts = [subgraph_of(self.data, ids) for ids in self._partitioned().clients]
-            self._clients = [ClientGraphDataModule(part, *options, self.links_elsewhere(part)) for part in parts]
+            self._clients = [
+                ClientGraphDataModule(subgraph_of(self.data, ids), *options, self._links_elsewhere(ids))
+                for ids in self._partitioned().clients
+            ]
         return self._clients
 
-    def links_elsewhere(self, part: Data) -> Tensor:
-        """What a client knows about its own table of links: how many of each node's lead out of its part, int64 ``(n,)``."""
-        return links_elsewhere(part, self.data)
+    def _links_elsewhere(self, ids: Tensor) -> Tensor:
+        """What a client that holds these positions knows from its own links: how many of each node's lead to nodes of others,
+        int64 ``(n,)``."""
+        return links_elsewhere(self.data, ids)
 
     def partition_record(self) -> dict[str, Any]:
         """What ``partition.json`` holds: method, seed, membership (original node ids per client) with its SHA-256,

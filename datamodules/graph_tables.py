@@ -408,11 +408,11 @@ class GraphCSVDataModule(GraphDataModule):
         here = owner[graph.node_id]  # the largest component may have left nodes out
         return Partition([(here == client).nonzero().view(-1) for client in range(self.num_clients)], self.partition)
 
-    def links_elsewhere(self, part: Data) -> Tensor:
-        """Also those with an id that no node has, which ``unknown_ids: drop`` leaves out."""
+    def _links_elsewhere(self, ids: Tensor) -> Tensor:
+        """Also those to an id that no node has, which ``unknown_ids: drop`` leaves out."""
         dangling = torch.zeros(len(self.original_ids), dtype=torch.long)
         dangling[self._rows] = self._dangling
-        return super().links_elsewhere(part) + dangling[part.node_id]
+        return super()._links_elsewhere(ids) + dangling[self.data.node_id[ids]]
 
     @property
     def dropped_rows(self) -> list[dict[str, Any]]:

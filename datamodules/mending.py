@@ -96,9 +96,9 @@ def cross_neighbours(local: Data, whole: Data) -> tuple[Tensor, Tensor]:
         ``counts`` int64 ``(N,)`` and ``features`` ``(sum counts, F)``, ordered by owner, for `mend`.
     """
     ids = whole.node_id if "node_id" in whole else torch.arange(int(whole.num_nodes or 0))
-    position = torch.full((int(ids.max()) + 1,), -1, dtype=torch.long)
-    position[local.node_id] = torch.arange(len(local.node_id))
-    position = position[ids]  # of each row of ``whole``
+    order = torch.argsort(ids)
+    position = torch.full((len(ids),), -1, dtype=torch.long)  # in the client's graph
+    position[order[torch.searchsorted(ids[order], local.node_id)]] = torch.arange(len(local.node_id))
     owner, neighbour = position[whole.edge_index[0]], whole.edge_index[1]
     lost = (owner >= 0) & (position[neighbour] < 0)
     owner, neighbour = owner[lost], neighbour[lost]

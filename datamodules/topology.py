@@ -89,16 +89,17 @@ def subgraph_of(graph: Data, ids: Tensor) -> Data:
     return part
 
 
-def links_elsewhere(local: Data, whole: Data) -> Tensor:
+def links_elsewhere(whole: Data, ids: Tensor) -> Tensor:
     """How many links of each node of a client lead to a node that the client does not have, int64 ``(n,)``.
 
     Args:
-        local: An induced subgraph of ``whole``.
-        whole: The graph of all; ``node_id`` are distinct in both.
+        whole: The graph of all.
+        ids: The client's nodes, positions in ``whole``, ``(n,)``.
     """
-    degrees = torch.zeros(int(whole.node_id.max()) + 1, dtype=torch.long)
-    degrees[whole.node_id] = torch.bincount(whole.edge_index[0], minlength=int(whole.num_nodes))
-    return degrees[local.node_id] - torch.bincount(local.edge_index[0], minlength=int(local.num_nodes))
+    inside = torch.zeros(int(whole.num_nodes), dtype=torch.bool)
+    inside[ids] = True
+    source, target = whole.edge_index
+    return torch.bincount(source[~inside[target]], minlength=int(whole.num_nodes))[ids]
 
 
 def membership_vector(clients: list[Tensor], num_nodes: int) -> Tensor | None:
