@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -413,6 +414,11 @@ class GraphCSVDataModule(GraphDataModule):
         dangling = torch.zeros(len(self.original_ids), dtype=torch.long)
         dangling[self._rows] = self._dangling
         return super()._links_elsewhere(ids) + dangling[self.data.node_id[ids]]
+
+    def fingerprint(self) -> str:
+        """Covers links to ids that no node has, too: they are in no edge, but clients may count them."""
+        found = super().fingerprint()
+        return sha256(found.encode() + self._dangling.numpy().tobytes()).hexdigest() if self._dangling.any() else found
 
     @property
     def dropped_rows(self) -> list[dict[str, Any]]:

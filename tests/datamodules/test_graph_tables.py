@@ -187,6 +187,11 @@ def test_a_client_knows_which_of_its_links_lead_elsewhere(tmp_path):
     links = "a,b\na,c\nc,a\na,zz\nzz,a\na,zz\na,yy\nd,zz\nd,bad\nzz,yy\nd,\n"
     (tmp_path / "edges.csv").write_text("source,target\n" + links)
     assert elsewhere(own(tmp_path, client_column="site", unknown_ids="drop")) == {"a": 3, "b": 0, "c": 1, "d": 1}
+    before = own(tmp_path, client_column="site", unknown_ids="drop").fingerprint()
+    (tmp_path / "edges.csv").write_text("source,target\n" + links + "b,yy\n")
+    assert own(tmp_path, client_column="site", unknown_ids="drop").fingerprint() != before
+    (tmp_path / "edges.csv").write_text("source,target\n" + links + "yy,a\n")  # said before
+    assert own(tmp_path, client_column="site", unknown_ids="drop").fingerprint() == before
     part = own(tmp_path, client_column="site", unknown_ids="drop", largest_component=True)  # d has no link here
     assert elsewhere(part) == {"a": 3, "b": 0, "c": 1}
 
