@@ -26,7 +26,7 @@ import torch
 from scipy import stats
 from torch_geometric.data import Data
 
-from datamodules.mending import constant_features, cross_neighbours, mend
+from datamodules.mending import CONSTANTS, constant_features, cross_neighbours, mend
 from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.cli import FederatedCLI
 from fl_lightning.engine.messages import Message, Payload
@@ -124,20 +124,19 @@ def run(asked: argparse.Namespace) -> None:
         else:
             parsed, generated, known, figures = generate(arguments)
             plain = parsed.datamodule.client_datamodules()
-        graphs = {"fedsage": plain, "fedsage_plus": generated, "known_counts": known}
-        if any(method == "local_generator" for _, method in missing):
-            graphs["local_generator"] = generate([*arguments, "--federation.strategy.init_args.alpha", "0"])[1]
-        pairs = list(zip(plain, generated, strict=True))
-        for kind in ("zero", "mean"):
-            graphs[kind] = [c.with_data(constant_mend(c.data, g.data, kind)) for c, g in pairs]
-        graphs["oracle"] = [c.with_data(mend(c.data, *cross_neighbours(c.data, parsed.datamodule.data))) for c in plain]
-        for kind in CONTROLS:
-            graphs[kind] = [c.with_data(true_counts(c.data, parsed.datamodule.data, kind)) for c in plain]
-        for start, method in missing:
-            score = classify(parsed, graphs[method], asked.rounds, 1000 * seed + start)
-            line = {**key, "start": start, "method": method, "accuracy": score, "figures": figures}
-            with out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        for method in dict.fromkeys(method for _, method in missing):  # one after the other: mended graphs are dense
+            graphs = known if method == "known_counts" else generated if method == "fedsage_plus" else plain
+            if method == "local_generator":
+                graphs = generate([*arguments, "--federation.strategy.init_args.alpha", "0"])[1]
+            elif method in CONSTANTS:
+                graphs = [p.with_data(constant_mend(p.data, g.data, method)) for p, g in zip(plain, generated, strict=True)]
+            elif method == "oracle" or method in CONTROLS:
+                graphs = [p.with_data(true_neighbours(p.data, parsed.datamodule.data, method)) for p in plain]
+            for start in [start for start, m in missing if m == method]:
+                score = classify(parsed, graphs, asked.rounds, 1000 * seed + start)
+                line = {**key, "start": start, "method": method, "accuracy": score, "figures": figures}
+                with out.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
 
 
 def constant_mend(data, mended, kind: str):
@@ -147,15 +146,17 @@ def constant_mend(data, mended, kind: str):
     return mend(data, counts, constant_features(data.x, counts, kind))
 
 
-def true_counts(data, whole, kind: str):
-    """As many new neighbours as the oracle gives, but each is the zero vector, the client's mean vector or the mean vector
-    of the true neighbour's class."""
-    counts, _ = cross_neighbours(data, whole)
-    if kind != "counts_class":
-        return mend(data, counts, constant_features(data.x, counts, kind.removeprefix("counts_")))
-    x = whole.x if whole.x.layout == torch.strided else whole.x.to_dense()
-    classes = torch.stack([x[whole.y == c].mean(0) for c in range(int(whole.y.max()) + 1)])
-    return mend(data, *cross_neighbours(data, Data(x=classes[whole.y], edge_index=whole.edge_index, node_id=whole.node_id)))
+def true_neighbours(data, whole, kind: str):
+    """The oracle; or as many new neighbours as it gives, but each is the zero vector, the client's mean vector or the mean
+    vector of the true neighbour's class."""
+    if kind == "counts_class":
+        x = whole.x if whole.x.layout == torch.strided else whole.x.to_dense()
+        classes = torch.stack([x[whole.y == c].mean(0) for c in range(int(whole.y.max()) + 1)])
+        whole = Data(x=classes[whole.y], edge_index=whole.edge_index, node_id=whole.node_id)
+    counts, features = cross_neighbours(data, whole)
+    if kind in ("counts_zero", "counts_mean"):
+        features = constant_features(data.x, counts, kind.removeprefix("counts_"))
+    return mend(data, counts, features)
 
 
 def table(files: Sequence[str]) -> str:
