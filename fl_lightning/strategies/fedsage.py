@@ -37,6 +37,8 @@ from lit_models.neighgen_generators import peer_gradient
 
 MENDINGS = ("generator", "zero", "mean", "oracle", "none")
 COUNTS = ("predicted", "known")
+REPORT_EVERY = 5
+"""Rounds of the exchange from one report to the next: on wide features a report costs a third of a round."""
 
 
 class FedSagePlus(FedAvg):
@@ -61,7 +63,8 @@ class FedSagePlus(FedAvg):
             client, and the exchange is the paper's. With ``mending: zero`` or ``mean`` no generator is trained then.
         draws: Impairments of a client's graph in one step of phase 1; each is used once, the next step takes new ones.
         holdout: Share of the hidden nodes never trained on, to measure the generator with.
-        diagnostics: Clients also report aggregate figures of their generator (errors, calibration, degrees).
+        diagnostics: Clients also report aggregate figures of their generator (errors, calibration, degrees): after each pass of
+            phase 1, after every fifth round of phase 2 and its last, and after mending.
     """
 
     def __init__(
@@ -231,6 +234,7 @@ class FedSagePlusClient(ClientHalf):
         self.template = copy.deepcopy(strategy.generator)
         self.hide_portion, self.draws, self.holdout = strategy.hide_portion, strategy.draws, strategy.holdout
         self.alpha, self.min_batch, self.mending = strategy.alpha, strategy.min_batch, strategy.mending
+        self.exchange_rounds = strategy.exchange_rounds
         self.diagnostics, self.needs_counts = strategy.diagnostics, strategy.needs_counts
 
     # ---- phase 1 ----------------------------------------------------------------------------------------------------
@@ -301,7 +305,8 @@ class FedSagePlusClient(ClientHalf):
         generator.exchange_step(self._impaired(client), query, dict(request.tensors) or None, optimizer)
         client.store.put_section("exchange_optimizer", flatten_optimizers([optimizer]))
         self._keep(client, generator)
-        return self._report(client, generator, {})
+        due = (client.round + 1) % REPORT_EVERY == 0 or client.round + 1 == self.exchange_rounds
+        return self._report(client, generator, {}) if due else Payload()
 
     # ---- phase 3 ----------------------------------------------------------------------------------------------------
 
@@ -315,9 +320,7 @@ class FedSagePlusClient(ClientHalf):
         if not self.diagnostics:
             return Payload()
         before, after = client.datamodule.data, self._mended(client).data
-        degrees = torch.bincount(
-            degree(after.edge_index[0], before.num_nodes + 0 if after is before else after.num_nodes).long()
-        )
+        degrees = torch.bincount(degree(after.edge_index[0], after.num_nodes).long())
         metrics = {"generated_nodes": float(after.num_nodes - before.num_nodes)}
         return Payload(values={"metrics": metrics, "pictures": {"mended_degrees": degrees.tolist()}})
 

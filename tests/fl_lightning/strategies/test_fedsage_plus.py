@@ -277,6 +277,7 @@ def test_clients_that_do_not_know_their_links_elsewhere_are_refused_by_number():
         plus(counts="known").check(LitModel(), unknowing, datamodule)
     plus(counts="known", mending="oracle").check(LitModel(), clients, datamodule)
 
+
 def test_clients_that_cannot_hide_a_node_still_answer_and_join(tmp_path):
     """A client of one node: no generator of its own, no failure, no hang."""
     results, _, _ = run(tmp_path, plus(), datamodule=data(num_nodes=24, num_clients=8, partition="random"))
@@ -287,13 +288,17 @@ def test_figures_for_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     trainer = FederatedTrainer(
-        num_rounds=1, strategy=plus(), seed=3, trainer={"accelerator": "cpu", "default_root_dir": str(tmp_path)}
+        num_rounds=1,
+        strategy=plus(exchange_rounds=7),
+        seed=3,
+        trainer={"accelerator": "cpu", "default_root_dir": str(tmp_path)},
     )
     trainer.fit(LitNodeClassifier(GraphSAGE(hidden_channels=8)), data())
     events = EventAccumulator(str(trainer.run_dir), size_guidance={"images": 0, "scalars": 0}).Reload()
     tags = events.Tags()
     for name in ("train/count_loss", "train/feature_loss", "generator_error", "zero_error", "mean_error", "count_saturation"):
         assert f"generator/{name}" in tags["scalars"], name
+    assert [e.step for e in events.Scalars("exchange/generator_error")] == [4, 6]  # every fifth round, and the last
     assert "exchange/missing_true_by_predicted" in tags["images"]
     assert "mending/mended_degrees" in tags["histograms"]
 

@@ -1,0 +1,45 @@
+"""The same split for chemprop, an independent message passing network: how hard a set is for one.
+
+    python -m benchmarks.chemprop_split --root DATA --data bace --seed 0 --out bace_0.csv
+    chemprop train -i bace_0.csv -s smiles -t label -t classification --splits-column split --metric roc -o bace_0
+
+(chemprop 2.3.1 in an environment of its own; it is not among this project's packages.) Writes the first task's labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+from torch_geometric.datasets import MoleculeNet
+
+from datamodules import MoleculeNetDataModule
+from datamodules.molecules.moleculenet import read_csv
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--split", default="random")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", required=True)
+    asked = parser.parse_args(arguments)
+    data = MoleculeNetDataModule(
+        root=asked.root, name=asked.data, num_clients=1, partition="iid", split=asked.split, seed=asked.seed
+    )
+    data.prepare_data()
+    data.setup("fit")
+    smiles = read_csv(data.raw_file()).iloc[:, MoleculeNet.names[data.name][3]]
+    label = dict(zip(data.molecules.packed.sample_id.tolist(), data.molecules.packed.y[:, 0].tolist(), strict=True))
+    with Path(asked.out).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["smiles", "label", "split"])
+        for part, rows in data.partition_record()["server"].items():
+            writer.writerows([smiles[row], f"{label[row]:g}", part] for row in rows)
+
+
+if __name__ == "__main__":
+    main()
