@@ -88,12 +88,14 @@ def generate(arguments: list[str]) -> tuple[Parsed, Clients, Clients, dict[str, 
 
 def classify(parsed: Parsed, clients: Sequence[L.LightningDataModule], rounds: int, seed: int) -> float:
     """FedSage on these client graphs."""
-    epochs = dict(parsed.config_init["fit"]["trainer"])["max_epochs"]
+    settings = parsed.config_init["fit"]
+    epochs = dict(settings["trainer"])["max_epochs"]
     with tempfile.TemporaryDirectory() as folder:
         trainer = FederatedTrainer(
             num_rounds=rounds,
             strategy=FedAvg(),
             seed=seed,
+            carry_optimizer_state=settings["federation"].carry_optimizer_state,
             trainer={"max_epochs": epochs, "accelerator": "cpu", "logger": False, "default_root_dir": folder},
         )
         return trainer.fit(copy.deepcopy(parsed.model), Mended(parsed.datamodule, clients))["test"]["global"]
