@@ -1,7 +1,8 @@
 """The same split for chemprop, an independent message passing network: how hard a set is for one.
 
     python -m benchmarks.chemprop_split --root DATA --data bace --seed 0 --out bace_0.csv
-    chemprop train -i bace_0.csv -s smiles -t label -t classification --splits-column split --metric roc -o bace_0
+    chemprop train -i bace_0.csv -s smiles --target-columns label -t classification --splits-column split --metrics roc
+             --pytorch-seed 0 -o bace_0
 
 (chemprop 2.3.1 in an environment of its own; it is not among this project's packages.) Writes the first task's labels.
 """
