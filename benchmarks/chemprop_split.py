@@ -13,10 +13,7 @@ import argparse
 import csv
 from pathlib import Path
 
-from torch_geometric.datasets import MoleculeNet
-
-from datamodules import MoleculeNetDataModule
-from datamodules.molecules.moleculenet import read_csv
+from benchmarks.forest import rows_of_split
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -28,18 +25,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", required=True)
     asked = parser.parse_args(arguments)
-    data = MoleculeNetDataModule(
-        root=asked.root, name=asked.data, num_clients=1, partition="iid", split=asked.split, seed=asked.seed
-    )
-    data.prepare_data()
-    data.setup("fit")
-    smiles = read_csv(data.raw_file()).iloc[:, MoleculeNet.names[data.name][3]]
-    label = dict(zip(data.molecules.packed.sample_id.tolist(), data.molecules.packed.y[:, 0].tolist(), strict=True))
+    parts, smiles, label = rows_of_split(asked.root, asked.data, asked.split, asked.seed)
     with Path(asked.out).open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["smiles", "label", "split"])
-        for part, rows in data.partition_record()["server"].items():
-            writer.writerows([smiles[row], f"{label[row]:g}", part] for row in rows)
+        for part, rows in parts.items():
+            writer.writerows([smiles[row], f"{label[row][0]:g}", part] for row in rows)
 
 
 if __name__ == "__main__":

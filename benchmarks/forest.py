@@ -35,18 +35,25 @@ def main(arguments: list[str] | None = None) -> None:
             sys.stdout.write(f"{name} {asked.split} {seed}: {score(asked.root, name, asked.split, seed):.4f}\n")
 
 
-def score(root: str, name: str, split: str, seed: int) -> float:
-    """Test ROC-AUC of one forest for each task."""
+def rows_of_split(
+    root: str, name: str, split: str, seed: int
+) -> tuple[dict[str, list[int]], dict[int, str], dict[int, np.ndarray]]:
+    """Rows of the table in each part of the split; SMILES and labels (one for each task) of a row."""
     data = MoleculeNetDataModule(root=root, name=name, num_clients=1, partition="iid", split=split, seed=seed)
     data.prepare_data()
     data.setup("fit")
     smiles = read_csv(data.raw_file()).iloc[:, MoleculeNet.names[data.name][3]]
-    parts = data.partition_record()["server"]  # rows of the table
     label = dict(zip(data.molecules.packed.sample_id.tolist(), data.molecules.packed.y.numpy(), strict=True))
+    return data.partition_record()["server"], {row: smiles[row] for row in label}, label
+
+
+def score(root: str, name: str, split: str, seed: int) -> float:
+    """Test ROC-AUC of one forest for each task."""
+    parts, smiles, label = rows_of_split(root, name, split, seed)
     generator = GetMorganGenerator(radius=2, fpSize=2048)
-    bits = {row: generator.GetFingerprintAsNumPy(parse_smiles(smiles[row])) for row in label}
+    bits = {row: generator.GetFingerprintAsNumPy(parse_smiles(text)) for row, text in smiles.items()}
     scores = []
-    for task in range(len(data.molecules.task_names)):
+    for task in range(len(next(iter(label.values())))):
         train, test = ([row for row in parts[part] if np.isfinite(label[row][task])] for part in ("train", "test"))
         y_train, y_test = ([label[row][task] for row in rows] for rows in (train, test))
         if len(set(y_train)) == len(set(y_test)) == 2:
