@@ -98,6 +98,7 @@ def fit_centrally(
         "failures": [],
         "empty_clients": [],
         "dropped_rows": list(getattr(datamodule, "dropped_rows", [])),
+        "task_names": list(getattr(datamodule, "task_names", [])),
         "versions": versions(),
     }
     folder.write_json("results.json", results)

@@ -521,6 +521,7 @@ class _Run:
             "failures": self.federation.failures,
             "empty_clients": self.empty,
             "dropped_rows": list(getattr(self.server_data, "dropped_rows", [])),
+            "task_names": list(getattr(self.server_data, "task_names", [])),
             "versions": versions(),
         }
         self.folder.write_json("results.json", results)

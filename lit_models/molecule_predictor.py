@@ -7,6 +7,9 @@ r"""LitMoleculePredictor: multi-task prediction of molecular properties (FedChem
 A label may be missing (NaN): it is in no loss and no metric. With ``label_mean`` and ``label_std`` in the data's schema
 the loss compares standardised values, (y - mean) / std; metrics and predictions are always in the label's own unit.
 
+A task of which a fit saw no label keeps its output weights as it found them: to Adam, weight decay alone is a gradient like
+any other, and would take a full step towards zero each time.
+
 ``variant="official"`` reproduces two faults of the
 FedChem code, for comparison: targets pass through a sigmoid themselves, and missing labels count as zeros.
 """
@@ -19,7 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.functional.classification import binary_auroc
 
@@ -74,6 +77,8 @@ class LitMoleculePredictor(LitGraphModule):
                              f"(lit_models.MPNN, SchNet, GINMolecule, GCNMolecule), found {type(encoder).__name__}.")
         self.encoder = encoder
         self.loss, self.variant = loss, variant
+        self._seen: Tensor | None = None  # bool (T,): tasks with a label so far in this fit
+        self._found: tuple[Tensor, ...] = ()  # the output layer's parameters when it began
         if loss is not None:
             self.monitor, self.monitor_mode = MONITORS[loss]
 
@@ -113,7 +118,30 @@ class LitMoleculePredictor(LitGraphModule):
     def losses(self, outputs: Tensor, batch: Any, stage: str = "train") -> SampleLosses:
         """Unreduced losses of all molecules of the batch, shapes ``(B, T)``; ids are ``batch.sample_id``."""
         target, mask = self._targets(batch, outputs)
+        if self._seen is not None and stage == "train":
+            self._seen = self._seen | mask.any(0)
         return SampleLosses(self._elementwise(outputs, target), mask, _sample_ids(batch, outputs))
+
+    def on_train_start(self) -> None:
+        self._seen = torch.zeros(self.num_tasks, dtype=torch.bool, device=self.device)
+        self._found = tuple(parameter.detach().clone() for parameter in self._outputs())
+        super().on_train_start()
+
+    def on_train_end(self) -> None:
+        """Outputs of tasks without any label in this fit are what they were; see the top of this file."""
+        if self._seen is not None:
+            seen = self.trainer.strategy.reduce(self._seen.float(), reduce_op="sum") > 0
+            with torch.no_grad():
+                for parameter, found in zip(self._outputs(), self._found, strict=True):
+                    parameter[~seen] = found[~seen]
+        self._seen, self._found = None, ()
+        super().on_train_end()
+
+    def _outputs(self) -> tuple[nn.Parameter, ...]:
+        """Parameters of the last linear layer, one row per task; none of a head that ends in something else."""
+        head = self.encoder.head
+        layers = [] if head is None else [layer for layer in head.modules() if isinstance(layer, nn.Linear)]
+        return tuple(layers[-1].parameters()) if layers and layers[-1].out_features == self.num_tasks else ()
 
     def perturbable(self, batch: Any) -> dict[str, Tensor]:
         """What the encoder offers: projected atom features, positions, ... (its argument ``perturb`` chooses)."""

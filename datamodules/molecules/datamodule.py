@@ -29,6 +29,7 @@ from datamodules.seeds import derive_seed
 
 PARTITIONS = ("scaffold_lda", "official", "iid", "random", "label", "column")
 SPLITS = ("random", "scaffold", "official")
+LARGEST_LABEL = 1e15  # squared errors of a batch stay below what float32 holds
 
 
 class MoleculeDataModule(MoleculeLoaders):
@@ -98,6 +99,9 @@ class MoleculeDataModule(MoleculeLoaders):
         check_policy(invalid)
         if not isinstance(num_clients, int) or isinstance(num_clients, bool) or num_clients < 1:
             raise ValueError(f"`data.init_args.num_clients` must be a whole number of at least 1, got {num_clients!r}.")
+        for name, number in (("min_client_size", min_client_size), ("featurise_workers", featurise_workers)):
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+                raise ValueError(f"`data.init_args.{name}` must be a whole number of at least 0, or null, got {number!r}.")
         if not 0 <= client_holdout < 1:
             raise ValueError(f"`data.init_args.client_holdout` must be at least 0 and below 1, got {client_holdout}.")
         if not alpha > 0:
@@ -141,7 +145,9 @@ class MoleculeDataModule(MoleculeLoaders):
         y = molecules.packed.y.numpy()
         if self.task == "classification":
             _check_classes(y, molecules)
-        elif self.task != "regression":
+        elif self.task == "regression":
+            _check_values(y, molecules)
+        else:
             raise ValueError(f"`data.init_args.task` must be regression or classification, got {self.task!r}.")
         if self.normalize_labels and self.task != "regression":
             raise ValueError("`data.init_args.normalize_labels` is for regression; these labels are classes.")
@@ -149,8 +155,9 @@ class MoleculeDataModule(MoleculeLoaders):
         molecules = replace(molecules, packed=replace(molecules.packed, scaffold=torch.from_numpy(groups).long()))
         split = self._split(groups)
         members = [np.sort(split["train"][part]) for part in self._share(molecules, groups, split["train"])]
-        self._client_parts = [self._hold_out(client, part) for client, part in enumerate(members)]
-        held = [part[name] for part in self._client_parts for name in ("val", "test")]
+        labelled = np.isfinite(y).any(1)
+        self._client_parts = [self._hold_out(client, part, labelled) for client, part in enumerate(members)]
+        held = [part[name] for part in self._client_parts for name in ("val", "test", "unlabelled")]
         self._groups, self._split_parts = groups, split
         self._train = np.setdiff1d(split["train"], np.concatenate(held))
         self._set_parts(molecules.packed, {**split, "train": self._train})
@@ -186,18 +193,23 @@ class MoleculeDataModule(MoleculeLoaders):
                                           seed, least)
         if self.partition == "column":
             if self.client_column not in molecules.columns:
+                columns = ", ".join(f"`{name}`" for name in molecules.columns) or "none besides SMILES and labels"
                 raise ValueError(f"`data.init_args.client_column` is {self.client_column!r}, but the table has no such "
-                                 "column.")
+                                 f"column: it has {columns}.")
             column = molecules.columns[self.client_column]
             members, self._client_names = shares.column_partition(column)
             self.num_clients = len(members)
             return [np.flatnonzero(np.isin(train, part)) for part in members]
         return shares.iid_partition(size, clients, seed)
 
-    def _hold_out(self, client: int, part: np.ndarray) -> dict[str, np.ndarray]:
+    def _hold_out(self, client: int, part: np.ndarray, labelled: np.ndarray) -> dict[str, np.ndarray]:
+        """A client's parts. A training molecule without any label is none: its steps would be weight decay alone, and it
+        would count in the average. It is ``unlabelled``: predicted, and nothing else."""
         held = int(round(self.client_holdout * len(part)))
         order = np.random.default_rng(derive_seed(self.seed, "holdout", client)).permutation(part)
-        parts = {"train": order[held:], "val": order[:held // 2], "test": order[held // 2:held]}
+        train = order[held:]
+        parts = {"train": train[labelled[train]], "val": order[:held // 2], "test": order[held // 2:held],
+                 "unlabelled": train[~labelled[train]]}
         return {name: np.sort(positions) for name, positions in parts.items()}
 
     # The federation's data seam
@@ -291,13 +303,14 @@ class MoleculeDataModule(MoleculeLoaders):
         members = [parts["train"] for parts in self._client_parts]
         tv, tv_iid = self.scaffold_distances()
         unassigned = self.partition_record()["unassigned"]
-        found = tell.table_findings(molecules)
+        found = tell.table_findings(molecules, self.fragments, self.acyclic)
+        found += tell.split_findings(self._split_parts, self.part_sizes(len(molecules)))
         if unassigned:
             found.append(tell.finding("unassigned", None, len(unassigned), f"{len(unassigned)} training molecules are "
                                       "given to no client, as in the authors' code.", "`data.init_args.partition: "
                                       "scaffold_lda` gives all of them away."))
         found += tell.client_findings(members, self.batch_size, tv, tv_iid)
-        found += tell.duplicate_findings(molecules, self._split_parts, members)
+        found += tell.duplicate_findings(molecules, self._split_parts, self._client_parts, self.acyclic)
         found += tell.label_findings(y, names, classes, self._split_parts, members,
                                      [parts["test"] for parts in self._client_parts])
         return {
@@ -330,6 +343,15 @@ class MoleculeDataModule(MoleculeLoaders):
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"`data.init_args.{name}` must be one of {', '.join(choices)}, got {value!r}.")
+
+
+def _check_values(y: np.ndarray, molecules: MoleculeSet) -> None:
+    wrong = np.argwhere(np.abs(np.nan_to_num(y, nan=0.0, posinf=np.inf)) > LARGEST_LABEL)
+    if len(wrong):
+        position, task = wrong[0]
+        raise ValueError(f"row {int(molecules.packed.sample_id[position])} has label {y[position, task]:g} for task "
+                         f"`{molecules.task_names[task]}`, whose square no 32-bit number holds ({len(wrong)} such labels, the "
+                         f"largest allowed is {LARGEST_LABEL:g}). Correct it, or give the column in another unit.")
 
 
 def _check_classes(y: np.ndarray, molecules: MoleculeSet) -> None:

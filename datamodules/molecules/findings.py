@@ -6,16 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rdkit import Chem
 
 from datamodules.molecules.scaffold import ACYCLIC
+from datamodules.molecules.split import PARTS
 from datamodules.molecules.table import MoleculeSet
 from datamodules.report import Finding, finding
 
 NOTHING = "Nothing, if this is meant."
 
 
-def table_findings(molecules: MoleculeSet) -> list[Finding]:
-    """What concerns the rows as such: those left out, salts, molecules without bonds, atoms unknown to the features."""
+def table_findings(molecules: MoleculeSet, fragments: str = "all", acyclic: str = "group") -> list[Finding]:
+    """What concerns the rows as such: those left out, salts, molecules without bonds, atoms unknown to the features.
+
+    ``fragments`` and ``acyclic`` are the data module's options: what they have settled is no finding any more.
+    """
     found = []
     packed, size = molecules.packed, len(molecules)
     dropped = molecules.dropped_rows
@@ -25,11 +30,12 @@ def table_findings(molecules: MoleculeSet) -> list[Finding]:
                              f"{len(dropped)} rows cannot be used and were left out (rows {rows}).",
                              "Correct them in the file; the reasons are in `dropped_rows`."))
     salts = int((molecules.num_fragments > 1).sum())
-    if salts:
+    bonds = "code" in packed.edges
+    if salts and (fragments == "all" or not bonds):
         found.append(finding("multi_fragment", None, salts,
                              f"{salts} of {size} molecules are salts or mixtures of several parts.",
-                             "`data.init_args.fragments: largest` keeps only the largest part."))
-    if "code" in packed.edges:
+                             "`data.init_args.fragments: largest` keeps only the largest part." if bonds else NOTHING))
+    if bonds:
         bare = int((packed.edge_ptr.diff() == packed.num_atoms).sum())
         if bare:
             found.append(finding("no_bonds", None, bare, f"{bare} of {size} molecules have no bond: atoms do not see "
@@ -40,20 +46,40 @@ def table_findings(molecules: MoleculeSet) -> list[Finding]:
             found.append(finding("unknown_atoms", None, holders,
                                  f"{holders} molecules have an atom (such as `*`) whose element the features do not "
                                  "know: its element features are all zero.", NOTHING))
-    acyclic = molecules.scaffold.count(ACYCLIC)
-    if acyclic > size / 4:
-        found.append(finding("large_scaffold_group", None, acyclic,
-                             f"{acyclic} of {size} molecules have no ring and form one scaffold group.",
+    chains = molecules.scaffold.count(ACYCLIC)
+    if chains > size / 4 and acyclic == "group":
+        found.append(finding("large_scaffold_group", None, chains,
+                             f"{chains} of {size} molecules have no ring and form one scaffold group.",
                              "`data.init_args.acyclic: spread` makes each of them a group of its own."))
     return found
 
 
-def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray],
-                       members: Sequence[np.ndarray]) -> list[Finding]:
+def split_findings(split: Mapping[str, np.ndarray], wanted: Sequence[int]) -> list[Finding]:
+    """A part of the server's split that is far from its size: whole scaffolds are hard to share out."""
+    sizes = [len(split[name]) for name in PARTS]
+    off = max(abs(found - size) for found, size in zip(sizes, wanted, strict=True))
+    if off <= max(1, sum(sizes) / 20) and not any(size and not found for found, size in zip(sizes, wanted, strict=True)):
+        return []
+    got, asked = ("/".join(map(str, numbers)) for numbers in (sizes, wanted))
+    return [finding("split_sizes", None, off, f"The parts for train/val/test have {got} molecules instead of {asked}: scaffold "
+                    "groups are kept whole, and the largest did not fit.",
+                    "`data.init_args.acyclic: spread` splits up molecules without a ring; or `data.init_args.split: random`.")]
+
+
+def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray], clients: Sequence[Mapping[str, np.ndarray]],
+                       acyclic: str = "group") -> list[Finding]:
     """Molecules that occur more than once (by canonical SMILES): within a client, in several clients, and in both the
-    training and an evaluation part, where they flatter the score."""
+    training and an evaluation part, where they flatter the score.
+
+    Args:
+        molecules: All of them.
+        split: Positions of the server's parts.
+        clients: Positions of each client's ``train``, ``val`` and ``test`` part.
+        acyclic: The data module's option; with ``spread``, a split by scaffold may part equal molecules.
+    """
     found = []
     name = np.array(molecules.canonical, dtype=object)
+    members = [parts["train"] for parts in clients]
     for client, part in enumerate(members):
         repeats = len(part) - len(set(name[part]))
         if repeats:
@@ -65,14 +91,59 @@ def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray],
     if shared:
         found.append(finding("duplicates_across_clients", None, shared,
                              f"{shared} molecules are held by more than one client.", NOTHING))
-    train = set(name[split["train"]])
+    return found + _leakage(molecules, name, split, clients, acyclic)
+
+
+def _leakage(molecules: MoleculeSet, name: np.ndarray, split: Mapping[str, np.ndarray],
+             clients: Sequence[Mapping[str, np.ndarray]], acyclic: str) -> list[Finding]:
+    """Evaluated molecules that were learnt: the server's val and test against its training part (which holds all the
+    clients'), a client's own val and test against what any client trains on."""
+    found = []
+    remove = "Remove the repeated rows" + (", or use `data.init_args.split: scaffold`." if acyclic == "group" else ".")
+    flat = without_chirality(molecules) if "code" in molecules.packed.edges else name
+    train = {"name": set(name[split["train"]]), "flat": set(flat[split["train"]])}
     for stage in ("val", "test"):
-        leaked = sum(text in train for text in name[split[stage]])
-        if leaked:
-            found.append(finding(f"train_{stage}_leakage", None, leaked,
-                                 f"{leaked} of {len(split[stage])} {stage} molecules are also in the training part.",
-                                 "Remove the repeated rows, or use `data.init_args.split: scaffold`."))
+        part = split[stage]
+        leaked = np.array([text in train["name"] for text in name[part]], dtype=bool)
+        if leaked.any():
+            found.append(finding(f"train_{stage}_leakage", None, int(leaked.sum()),
+                                 f"{leaked.sum()} of {len(part)} {stage} molecules are also in the training part.", remove))
+        twins = int((np.array([text in train["flat"] for text in flat[part]], dtype=bool) & ~leaked).sum())
+        if twins:
+            found.append(finding(f"train_{stage}_stereoisomers", None, twins,
+                                 f"{twins} of {len(part)} {stage} molecules differ from a training molecule in chirality "
+                                 "alone, which no feature tells: to the model they are equal.",
+                                 remove.replace("repeated rows", "rows of all isomers but one")))
+    chosen_by = set(name[split["val"]])
+    both = sum(text in chosen_by for text in name[split["test"]])
+    if both:
+        found.append(finding("val_test_leakage", None, both, f"{both} of {len(split['test'])} test molecules are also in the "
+                             "validation part, which chooses the best round.", "Remove the repeated rows."))
+    learnt = {text for parts in clients for text in name[parts["train"]]}
+    for client, parts in enumerate(clients):
+        own = set(name[parts["train"]])
+        for stage in ("val", "test"):
+            leaked_here = [text for text in name[parts[stage]] if text in learnt]
+            if leaked_here:
+                found.append(finding(f"train_{stage}_leakage", client, len(leaked_here),
+                                     f"{len(leaked_here)} of {len(parts[stage])} {stage} molecules of client {client} are also "
+                                     f"in a client's training part ({sum(text in own for text in leaked_here)} in its own).",
+                                     "Remove the repeated rows."))
     return found
+
+
+def without_chirality(molecules: MoleculeSet) -> np.ndarray:
+    """Canonical SMILES without tetrahedral stereo marks, text ``(M,)``: equal where all bond features and atom features
+    are. E / Z marks stay, since bonds have them as features."""
+    texts = []
+    for text in molecules.canonical:
+        molecule = Chem.MolFromSmiles(text) if "@" in text else None
+        if molecule is not None:
+            for atom in molecule.GetAtoms():
+                atom.SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
+            text = Chem.MolToSmiles(molecule)
+        texts.append(text)
+    return np.array(texts, dtype=object)
 
 
 def shared_molecules(molecules: MoleculeSet, members: Sequence[np.ndarray]) -> list[list[int]]:
@@ -100,7 +171,8 @@ def label_findings(y: np.ndarray, task_names: Sequence[str], classification: boo
         absent = _names(task_names, np.isnan(y[part]).all(0)) if len(part) else []
         if absent:
             found.append(finding("missing_task", client, len(absent),
-                                 f"Client {client} has no label of {_listed(absent)}: it does not train these tasks.",
+                                 f"Client {client} has no label of {_listed(absent)}: it does not train these tasks, "
+                                 "and sends back their outputs' weights as it received them.",
                                  NOTHING))
         if classification and len(part):
             single = _names(task_names, _one_class(y[part]))
@@ -128,8 +200,8 @@ def client_findings(members: Sequence[np.ndarray], batch_size: int, tv: np.ndarr
     fewer = "Use fewer clients (`data.init_args.num_clients`) or a larger `data.init_args.min_client_size`."
     for client, part in enumerate(members):
         if not len(part):
-            found.append(finding("empty", client, 0, f"Client {client} has no training molecule: it takes no local "
-                                                     "step and is reported as `empty`.", fewer))
+            found.append(finding("empty", client, 0, f"Client {client} has no training molecule with a label: it takes "
+                                                     "no local step and is reported as `empty`.", fewer))
         elif len(part) < batch_size:
             found.append(finding("small_client", client, len(part), f"Client {client} has {len(part)} training "
                                  f"molecules, less than a batch ({batch_size}): each step sees all of them.", fewer))

@@ -21,7 +21,8 @@ def summarise(
     """The ``val`` / ``test`` entry of results.json.
 
     ``mean`` is the unweighted mean over clients; ``worst`` its worst. A client for which the metric is undefined is ``None``,
-    left out of both and counted in ``undefined``, never scored 0 or 1.
+    left out of both and counted in ``undefined``, never scored 0 or 1. ``global_metrics`` is all that the global model
+    logged, one score per task included (``auroc_3``), ``null`` where undefined.
 
     Args:
         metric: Name of the metric.
@@ -37,6 +38,7 @@ def summarise(
         "worst": (min(known) if mode == "max" else max(known)) if known else None,
         "per_client": scores,
         "undefined": len(scores) - len(known),
+        "global_metrics": None if global_metrics is None else {name: defined(global_metrics, name) for name in global_metrics},
     }
 
 

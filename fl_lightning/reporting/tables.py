@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fl_lightning.reporting.scores import selection_value
+
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Lines of an aligned table; numbers with four decimals and to the right, ``-`` for ``None``."""
@@ -26,11 +28,18 @@ def score_lines(results: Mapping[str, Any]) -> list[str]:
         [f"{stage} {results['metric']}", *(results[stage].get(k) for k in ("global", "mean", "worst"))]
         for stage in ("val", "test")
     ]
-    lines = [f"{results['strategy']}: best round {results['best_round']} of {results['rounds_run']} (by validation)"]
+    if selection_value(results["val"]) is None:  # nothing to choose by: it is the last round
+        chosen = f"round {results['best_round']} of {results['rounds_run']}, the last (no validation score to choose by)"
+    else:
+        chosen = f"best round {results['best_round']} of {results['rounds_run']} (by validation)"
+    lines = [f"{results['strategy']}: {chosen}"]
     lines += text_table(["", "global model", "client mean", "worst client"], rows)
     each = [s for s in results["test"].get("each_on_global") or [] if s is not None]
     if each:
         lines.append(f"each client's own model on the global test data: mean {sum(each) / len(each):.4f}")
+    undefined = int((results["test"].get("global_metrics") or {}).get("undefined_tasks") or 0)
+    if undefined:
+        lines.append(f"{undefined} task(s) without a defined test score are left out of the mean")
     if results["failures"]:
         last = results["failures"][-1]
         lines.append(

@@ -351,6 +351,8 @@ def test_setup_is_idempotent_and_required(cache):
     ({"min_client_size": 30}, "cannot give each of 4 clients 30"),
     ({"partition": "label", "label_task": 1}, "label_task` is 1, but the tasks are 0 to 0"),
     ({"fractions": (0.5, 0.1, 0.1)}, "three shares that sum to 1"),
+    ({"min_client_size": -5}, "min_client_size` must be a whole number of at least 0, or null, got -5"),
+    ({"featurise_workers": -1}, "featurise_workers` must be a whole number"),
 ])
 def test_values_that_cannot_work(options, error):
     with pytest.raises(ValueError, match=error):
@@ -395,6 +397,86 @@ def test_duplicates_and_leakage_by_canonical_smiles():
     assert found["train_test_leakage", None] == sum(molecule in server["train"] for molecule in server["test"])
     clean = ready(TableDataModule(many(), np.arange(80.0), num_clients=2))
     assert not any("leakage" in kind or "duplicates" in kind for kind, _ in kinds(clean))
+
+
+def test_a_clients_own_test_molecules_that_any_client_trains_on_are_told():
+    smiles = many(20) * 2                                       # all of them twice, once at each client
+    data = ready(TableDataModule(smiles, np.arange(40.0), partition="column", client_column="site", client_holdout=0.5,
+                                 fractions=(1.0, 0.0, 0.0), columns={"site": ["a"] * 20 + ["b"] * 20}))
+    name, found = np.array(data.molecules.canonical), kinds(data)
+    learnt = set(np.concatenate([name[parts["train"]] for parts in data._client_parts]))
+    for client, parts in enumerate(data._client_parts):
+        for stage in ("val", "test"):
+            leaked = sum(text in learnt for text in name[parts[stage]])
+            assert 0 < leaked < 5 + (stage == "test") and found[f"train_{stage}_leakage", client] == leaked
+    assert ("train_test_leakage", None) not in found            # the server has no test molecules
+
+
+def test_a_test_molecule_that_also_chooses_the_round_is_told():
+    smiles = many(40)
+    parts = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).partition_record()["server"]
+    smiles[parts["test"][0]] = smiles[parts["val"][0]]
+    assert kinds(ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)))["val_test_leakage", None] == 1
+
+
+def test_isomers_with_the_same_features_are_told():
+    """Chirality is no feature: R and S are one input with two labels. E and Z are told apart."""
+    smiles = many(40)
+    parts = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).partition_record()["server"]
+    (train, train_2), (test, test_2, test_3), val = parts["train"][:2], parts["test"][:3], parts["val"][0]
+    smiles[train], smiles[test], smiles[val] = "C[C@H](N)C(=O)O", "C[C@@H](N)C(=O)O", "CC(N)C(=O)O"
+    smiles[train_2], smiles[test_2], smiles[test_3] = "C/C=C/C", "C/C=C\\C", "C/C=C/C"
+    found = kinds(ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)))
+    assert (found["train_test_stereoisomers", None], found["train_val_stereoisomers", None]) == (1, 1)
+    assert found["train_test_leakage", None] == 1               # E-butene itself
+
+
+def test_a_molecule_without_a_label_is_in_no_training_part():
+    """It would count in the average, and its steps would be weight decay alone."""
+    y = np.arange(80.0).reshape(80, 1)
+    y[60:] = np.nan                                             # all of site c, and some of b
+    options = {"partition": "column", "client_column": "site", "fractions": (1.0, 0.0, 0.0)}
+    sites = {"site": ["a"] * 30 + ["b"] * 40 + ["c"] * 10}
+    data = ready(TableDataModule(many(), y, columns=sites, **options))
+    clients = data.client_datamodules()
+    assert [client.num_train_samples for client in clients] == [30, 30, 0] and data.num_train_samples == 60
+    assert clients[2].train_dataloader() == [] and len(clients[2].part("predict")) == 10
+    report = data.report()
+    assert report["client_sizes"] == [30, 40, 10] and report["client_samples"]["train"] == [30, 30, 0]
+    assert ("empty", 2) in kinds(data) and data.partition_record()["unassigned"] == []
+
+
+def test_labels_whose_squares_overflow_are_refused():
+    y = np.arange(80.0)
+    y[7] = 1e30
+    with pytest.raises(ValueError, match=r"row 7 has label 1e\+30 for task `t0`, whose square .*1 such labels"):
+        ready(TableDataModule(many(), y))
+
+
+def test_what_an_option_has_settled_is_no_finding():
+    smiles = ["C" * (i + 1) for i in range(20)] + many(19) + ["CC1CC1.[Na+].[Cl-]"]
+    first, settled = (ready(TableDataModule(smiles, np.arange(40.0), num_clients=2, **options))
+                      for options in ({}, {"acyclic": "spread", "fragments": "largest"}))
+    assert {("large_scaffold_group", None), ("multi_fragment", None)} <= set(kinds(first))
+    assert not {("large_scaffold_group", None), ("multi_fragment", None)} & set(kinds(settled))
+
+
+def test_a_scaffold_split_that_misses_its_sizes_is_told():
+    smiles = ["C" * (i + 1) for i in range(85)] + many(20)      # 85 of 105 are one group, too many for the training part
+    lumped = ready(TableDataModule(smiles, np.arange(105.0), num_clients=2, split="scaffold"))
+    assert lumped.report()["samples"] == {"train": 20, "val": 0, "test": 85} and kinds(lumped)["split_sizes", None] == 74
+    spread = ready(TableDataModule(smiles, np.arange(105.0), num_clients=2, split="scaffold", acyclic="spread"))
+    assert ("split_sizes", None) not in kinds(spread)
+
+
+@pytest.mark.parametrize("partition", ["scaffold_lda", "label"])
+def test_every_client_gets_at_least_64_molecules_or_half_a_fair_share(cache, partition):
+    options = {"cache_dir": cache, "alpha": 0.05, "partition": partition}
+    for clients, least in ((4, 64), (10, 40)):
+        assert min(ready(ChEMBLDataModule(num_clients=clients, **options)).report()["client_sizes"]) >= least
+    alone = [min(ready(ChEMBLDataModule(num_clients=10, min_client_size=1, seed=seed, **options)).report()["client_sizes"])
+             for seed in range(3)]
+    assert partition == "scaffold_lda" or min(alone) < 40       # so it is the default that sees to it
 
 
 def test_one_class_parts_are_told():

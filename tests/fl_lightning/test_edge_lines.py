@@ -7,7 +7,9 @@ from rdkit import rdBase
 from torch import nn
 
 from datamodules import ChEMBLDataModule, MoleculeCSVDataModule
-from lit_models import LitMoleculePredictor
+from fl_lightning import FedAvg
+from fl_lightning.reporting.tables import score_lines
+from lit_models import GCNMolecule, LitMoleculePredictor
 from lit_models.molecule_predictor import RegressionScores
 
 
@@ -82,3 +84,69 @@ def test_rows_of_every_kind_share_a_batch(tmp_path):
         alone = torch.cat([module(data.molecules.packed.collate([i])) for i in range(len(odd))])
         assert together.isfinite().all()
         torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
+
+
+def sites(path, **rows_of_site):
+    """A CSV of chains: per site how many rows have no label, one or two; the first label is the length."""
+    lines, length = ["smiles,site,a,b"], 1
+    for site, (none, one, two) in rows_of_site.items():
+        for labels in [","] * none + ["{0},"] * one + ["{0},{1}"] * two:
+            lines.append(f"{'C' * length}O,{site}," + labels.format(length / 10, length % 2))
+            length += 1
+    path.write_text("\n".join(lines) + "\n")
+    data = MoleculeCSVDataModule(files=str(path), client_column="site", targets=["a", "b"], task="regression", cache_dir=None,
+                                 fractions=(1.0, 0.0, 0.0), client_holdout=0.4, batch_size=8)  # fmt: skip
+    data.setup()
+    return data
+
+
+def predictor():
+    module = LitMoleculePredictor(GCNMolecule(hidden_channels=4, num_layers=1), optimizer=adam)
+    module.build({"task": "regression", "num_tasks": 2, "atom_features": 74, "bond_features": 13, "positions": False,
+                  "metric": "rmse", "task_names": ["a", "b"]})  # fmt: skip
+    return module
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=1e-2, weight_decay=0.1)
+
+
+def test_a_site_without_a_label_changes_nothing(tmp_path):
+    """Adam would take steps of weight decay alone there, and the site's rows would count in the average."""
+    without, with_it = (federate(tmp_path / name, predictor, sites(tmp_path / f"{name}.csv", **rows), num_rounds=3,
+                                 strategy=FedAvg("num_samples"))
+                        for name, rows in {"ab": {"a": (0, 5, 10), "b": (0, 0, 10)},
+                                           "abc": {"a": (0, 5, 10), "b": (0, 0, 10), "c": (30, 0, 0)}}.items())  # fmt: skip
+    assert with_it.results["empty_clients"] == [2] and without.results["empty_clients"] == []
+    for name, value in without.module.state_dict().items():
+        assert with_it.module.state_dict()[name].equal(value), name
+
+
+def test_a_task_that_a_site_lacks_is_sent_back_as_received(tmp_path):
+    """Three rounds of weight decay, and the second output is the first one's, bit for bit."""
+    module = predictor()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    federate(tmp_path, module, sites(tmp_path / "m.csv", a=(0, 20, 0)), num_rounds=3)
+    for name in ("encoder.head.2.weight", "encoder.head.2.bias"):
+        assert [row.equal(was) for row, was in zip(module.state_dict()[name], before[name], strict=True)] == [False, True]
+
+
+def test_each_task_of_the_test_set_is_in_the_results(tmp_path):
+    """MoleculeNet's sets have up to 27 tasks, QM9's targets have different units: one mean says little."""
+    rows = "\n".join(f"{'C' * i}O,{i / 10}," for i in range(1, 41))
+    (tmp_path / "m.csv").write_text(f"smiles,a,b\n{rows}\nCCN,1,1\n")
+    data = MoleculeCSVDataModule(files=str(tmp_path / "m.csv"), targets=["a", "b"], task="regression", num_clients=2,
+                                 partition="iid", cache_dir=None)  # fmt: skip
+    data.setup()
+    fed = federate(tmp_path, predictor, data, num_rounds=1)
+    test = fed.results["test"]
+    assert fed.results["task_names"] == ["a", "b"] and test["global_metrics"]["undefined_tasks"] == 1
+    assert test["global_metrics"]["rmse_0"] == test["global"] and "rmse_1" not in test["global_metrics"]
+    assert "1 task(s) without a defined test score are left out of the mean" in score_lines(fed.results)
+
+
+def test_the_last_round_is_not_called_the_best_where_nothing_chose_it(tmp_path):
+    fed = federate(tmp_path, data=[Table(8, 0, held_out=0), Table(8, 1, held_out=0)], num_rounds=2)
+    assert score_lines(fed.results)[0] == "FedAvg: round 1 of 2, the last (no validation score to choose by)"
+    chosen = federate(tmp_path / "b", data=[Table(8, 0), Table(8, 1)], num_rounds=2)
+    assert score_lines(chosen.results)[0].endswith("of 2 (by validation)")

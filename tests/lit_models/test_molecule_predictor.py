@@ -247,6 +247,31 @@ def test_learns_under_a_stock_trainer(task, metric):
         assert all(bool(((o["predictions"] >= 0) & (o["predictions"] <= 1)).all()) for o in outputs)
 
 
+@pytest.mark.parametrize("encoder", [MPNN, GCNMolecule, GINMolecule])
+def test_a_task_without_any_label_keeps_its_outputs(encoder):
+    """Adam makes of weight decay alone a full step towards zero, at each step: a client would wear down what others learnt."""
+    class ThreeTasks(Molecules):
+        def __init__(self) -> None:
+            super().__init__("regression")
+            self.schema = schema(num_tasks=3)
+            for graph in self.graphs[:40]:
+                graph.y = torch.tensor([[float(graph.y), NAN, NAN]])
+            for graph in self.graphs[40:]:
+                graph.y = torch.tensor([[float(graph.y), NAN, 1.0]])
+
+    pl.seed_everything(0)
+    module = LitMoleculePredictor(encoder(), optimizer=lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=0.1))
+    data = ThreeTasks()
+    module.build(data.schema)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    trainer(max_epochs=2).fit(module, data)
+    after = module.state_dict()
+    for name in ("encoder.head.2.weight", "encoder.head.2.bias"):
+        kept = [row.equal(was) for row, was in zip(after[name], before[name], strict=True)]
+        assert kept == [False, True, False]
+    assert not after["encoder.head.0.weight"].equal(before["encoder.head.0.weight"])
+
+
 def test_checkpoint_round_trip(tmp_path):
     data = Molecules("regression")
     data.schema = {**data.schema, "label_mean": [1.5], "label_std": [0.5]}
