@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rdkit import Chem
+from rdkit import Chem, rdBase
 
 from datamodules.molecules.scaffold import ACYCLIC
 from datamodules.molecules.split import PARTS
@@ -136,13 +136,14 @@ def without_chirality(molecules: MoleculeSet) -> np.ndarray:
     """Canonical SMILES without tetrahedral stereo marks, text ``(M,)``: equal where all bond features and atom features
     are. E / Z marks stay, since bonds have them as features."""
     texts = []
-    for text in molecules.canonical:
-        molecule = Chem.MolFromSmiles(text) if "@" in text else None
-        if molecule is not None:
-            for atom in molecule.GetAtoms():
-                atom.SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
-            text = Chem.MolToSmiles(molecule)
-        texts.append(text)
+    with rdBase.BlockLogs():  # RDKit has said what it has to say when the rows were read
+        for text in molecules.canonical:
+            molecule = Chem.MolFromSmiles(text) if "@" in text else None
+            if molecule is not None:
+                for atom in molecule.GetAtoms():
+                    atom.SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
+                text = Chem.MolToSmiles(molecule)
+            texts.append(text)
     return np.array(texts, dtype=object)
 
 
