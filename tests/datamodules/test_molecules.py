@@ -154,6 +154,8 @@ def test_qm9_leaves_out_the_listed_molecules_and_survives_bad_records(tmp_path):
     assert data.molecules.packed.y[1, 2].item() == pytest.approx((2 + 5) * 27.211386246, rel=1e-6)
     assert data.molecules.packed.y[1, 7].item() == pytest.approx((2 + 15) * 0.04336414, rel=1e-6)
     (raw / "gdb9.sdf").write_text(good)
+    with pytest.raises(ValueError, match="`data.init_args.fragments: largest` is for bonds, but QM9"):
+        QM9DataModule(root=str(tmp_path), fragments="largest")
     with pytest.raises(ValueError, match="has 1 molecules and gdb9.sdf.csv 4 rows"):
         QM9DataModule(root=str(tmp_path), cache_dir=None).setup()
 

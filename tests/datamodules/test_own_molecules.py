@@ -211,6 +211,8 @@ def test_sdf_with_positions_for_schnet(tmp_path):
     (tmp_path / "flat.sdf").write_text(flat)
     data = ready(files=str(tmp_path / "flat.sdf"), geometry=True, num_clients=1, cache_dir=None, fractions=(1.0, 0, 0))
     assert {f["kind"]: f["count"] for f in data.report()["findings"]}["flat_geometry"] == 4
+    with pytest.raises(ValueError, match="`data.init_args.fragments: largest` is for bonds"):
+        ready(files=str(tmp_path / "flat.sdf"), geometry=True, fragments="largest")
 
 
 def test_sdf_with_bonds_is_the_same_as_its_smiles(tmp_path):
