@@ -111,8 +111,8 @@ class MoleculeCSVDataModule(MoleculeDataModule):
             raise ValueError("`data.init_args.geometry: true` needs positions, which only SDF files (*.sdf, *.sdf.gz) have, "
                              f"but there is {flat[0]!r}.")
         if geometry and self.fragments != "all":
-            raise ValueError("`data.init_args.fragments: largest` is for bonds: with `data.init_args.geometry: true` all parts of a "
-                             "record are kept. Leave it out.")
+            raise ValueError("`data.init_args.fragments: largest` is for bonds: with `data.init_args.geometry: true` all "
+                             "parts of a record are kept. Leave it out.")
         self.smiles_column, self.id_column = smiles_column, id_column
         self.targets = [targets] if isinstance(targets, str) else targets
         self.given_task, self.given_metric, self.given_units = task, metric, units

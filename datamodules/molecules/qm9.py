@@ -51,8 +51,8 @@ class QM9DataModule(MoleculeDataModule):
     def __init__(self, root: str = "data", **options: Any) -> None:
         super().__init__(**options)
         if self.fragments != "all":
-            raise ValueError("`data.init_args.fragments: largest` is for bonds, but QM9 has geometries, of one part each. Leave it "
-                             "out.")
+            raise ValueError("`data.init_args.fragments: largest` is for bonds, but QM9 has geometries, of one part each. "
+                             "Leave it out.")
         self.root = root
 
     def part_sizes(self, size: int) -> tuple[int, int, int]:

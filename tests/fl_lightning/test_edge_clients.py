@@ -96,7 +96,9 @@ def test_nothing_to_train_on_anywhere_is_an_error_before_round_one(tmp_path):
 def test_one_sample_and_no_validation_data_at_all(tmp_path):
     fed = federate(tmp_path, data=clients((1, 1), held_out=0), num_rounds=2)
     assert fed.results["best_round"] == 1 and fed.results["failures"] == []
-    assert fed.results["val"] == {"global": None, "mean": None, "worst": None, "per_client": [None, None]}
+    assert fed.results["val"] == {
+        "global": None, "mean": None, "worst": None, "per_client": [None, None], "global_metrics": None,
+    }  # fmt: skip
     assert fed.results["test"]["undefined"] == 2
 
 
@@ -121,7 +123,9 @@ class NanMetric(Linear):
 def test_a_metric_that_is_nan_is_undefined_never_a_score(tmp_path):
     data = Central(Table(10, 1, held_out=8), Table(10, 2, held_out=3), Table(10, 3, held_out=6))
     fed = federate(tmp_path, NanMetric, data, trainer={"logger": True})
-    assert fed.results["val"] == {"global": None, "mean": 7.0, "worst": 8.0, "per_client": [8.0, None, 6.0]}
+    assert fed.results["val"] == {
+        "global": None, "mean": 7.0, "worst": 8.0, "per_client": [8.0, None, 6.0], "global_metrics": {"loss": None},
+    }  # fmt: skip
     assert fed.results["test"]["per_client"] == [1.0, None, 1.0] and fed.results["test"]["undefined"] == 1
     assert "nan" not in (fed.run_dir / "metrics.csv").read_text()
 
@@ -130,6 +134,7 @@ def test_summary_by_hand():
     found = summarise("a", "max", {"a": 0.9}, [{"a": 0.5}, None, {"b": 1.0}, {"a": None}, {"a": float("nan")}, {"a": 0.8}])
     assert found == {
         "global": 0.9, "mean": 0.65, "worst": 0.5, "per_client": [0.5, None, None, None, None, 0.8], "undefined": 4,
+        "global_metrics": {"a": 0.9},
     }  # fmt: skip
     assert summarise("a", "min", None, [{"a": 0.5}, {"a": 0.8}])["worst"] == 0.8
     assert selection_value(found) == 0.9 and selection_value({"global": None, "mean": 0.6}) == 0.6
