@@ -211,6 +211,7 @@ class Worker:
         self.module, self.half, self.settings = module, half, settings
         self.datamodules = dict(datamodules)
         self.entries = Entries(module, settings.private)
+        module.private_entries = tuple(settings.private)  # type: ignore[assignment]  # `federation.private`, too (FedProx asks)
         self.initial = self.entries.get(self.entries.shared + self.entries.private)
         self.local = LocalTrainer(module, settings.trainer_args, settings.seed, self.datamodules)
         self.memos: dict[tuple[int, str], tuple[Hashable, Any]] = {}

@@ -14,8 +14,8 @@ training sample, in evaluation mode, and kept by sample id. The gradient flows t
 ``detach_weight``), never through ``F_g``, mean_omega or r_adv. The average starts anew in each local fit.
 
 Variant ``official``, what FedChem's code does: in omega_+ a sum of two maxima instead of the maximum of the sum, VAT's
-direction with a guard that switches it off while gradients are small, and zeros for what the received model predicts
-on the n mod batch_size samples that a loader with ``drop_last`` leaves out.
+direction probed at 1e-3 and with a guard that switches it off while gradients are small, and zeros for what the
+received model predicts on the n mod batch_size samples that a loader with ``drop_last`` leaves out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lit_models.objectives.extra_passes import Replay
 from lit_models.objectives.focal import Reweighted
 from lit_models.objectives.focal import focal_factor as focal_factor
 from lit_models.objectives.received import SampleTable, batch_size_of, measure_training_data
-from lit_models.objectives.vat import VAT
+from lit_models.objectives.vat import PROBE, VAT
 from lit_models.objectives.warm_up import VARIANTS
 
 if TYPE_CHECKING:
@@ -116,21 +116,23 @@ class FLITPlus(FLIT):
         gamma: Exponent; with 0 it is `FedVAT` with ``lam`` = c. The paper's grid: .5, 1, 2.
         lam: lambda, the weight of Delta in the uncertainty. The paper's grid: .01, .1, 1.
         c: The weight of Delta in the loss; with lam = c = 0 it is `FLIT`.
-        radius, probe, power_iterations, official_norm: See `VAT`.
+        radius, power_iterations: See `VAT`.
+        probe, official_norm: See `VAT`; by default its own, or with variant ``official`` 1e-3 and true.
         beta, detach_weight, warmup_rounds, variant: As for `FLIT`, which also says what is logged; here "less sure"
             compares phi_+, and ``train/vat`` is the mean Delta of the model in training.
     """
 
-    def __init__(self, gamma: float = 0.5, lam: float = 0.1, c: float = 1.0, radius: float = 2.5, probe: float = 1e-4,
-                 power_iterations: int = 1, official_norm: bool | None = None, beta: float = 0.8,
-                 detach_weight: bool = False, warmup_rounds: int = 1,
+    def __init__(self, gamma: float = 0.5, lam: float = 0.1, c: float = 1.0, radius: float = 2.5,
+                 probe: float | None = None, power_iterations: int = 1, official_norm: bool | None = None,
+                 beta: float = 0.8, detach_weight: bool = False, warmup_rounds: int = 1,
                  variant: Literal["paper", "official"] = "paper") -> None:
         super().__init__(gamma, beta, detach_weight, warmup_rounds, variant)
         self.check("lam", lam, lam >= 0, "at least 0")
         self.check("c", c, c >= 0, "at least 0")
         self.lam, self.c = lam, c
-        official_norm = variant == "official" if official_norm is None else official_norm
-        self.vat = VAT(radius, probe, power_iterations, official_norm)
+        official = variant == "official"
+        probe = (1e-3 if official else PROBE) if probe is None else probe
+        self.vat = VAT(radius, probe, power_iterations, official if official_norm is None else official_norm)
 
     def on_train_start(self, module: LitGraphModule) -> None:
         self.vat.begin(purpose="received")
