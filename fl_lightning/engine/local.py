@@ -17,6 +17,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
@@ -82,7 +83,7 @@ class LocalTrainer:
             return _floats(trainer.callback_metrics)
 
     def check(self) -> None:
-        """Can the trainer be made?
+        """Can the trainer be made, and will it take the module's optimiser?
 
         Raises:
             ValueError: With Lightning's reason.
@@ -92,6 +93,15 @@ class LocalTrainer:
                 self._trainer = self._trainer or self._build()
         except (TypeError, ValueError, MisconfigurationException) as error:
             raise ValueError(f"`trainer`: {error}") from error
+        make = getattr(self.module, "optimizer", None)
+        if self._trainer.gradient_clip_val and isinstance(self._trainer.precision_plugin, MixedPrecision) and callable(make):
+            optimizer = make(self.module.parameters())
+            if getattr(optimizer, "_step_supports_amp_scaling", False):  # what Lightning asks, in the first step
+                raise ValueError(
+                    f"`trainer.precision: {self._trainer.precision}` cannot clip the gradients "
+                    f"(`trainer.gradient_clip_val`) of a fused {type(optimizer).__name__}: write "
+                    "`model.init_args.optimizer.init_args.fused: false`."
+                )
 
     @property
     def optimizer_state(self) -> dict[str, Tensor]:

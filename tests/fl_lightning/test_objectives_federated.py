@@ -124,3 +124,18 @@ def test_metrics_of_the_method_reach_the_run(tmp_path):
     assert not any(wanted & metrics.keys() for metrics in logged[0])  # warm-up
     for metrics in logged[1] + logged[2]:
         assert wanted <= metrics.keys() and 0 <= metrics["train/less_sure"] <= 1 and 0 < metrics["train/lr_factor"] < 1
+
+
+def test_fedprox_leaves_alone_what_the_federation_keeps_private(tmp_path):
+    """``federation.private`` as well as the module's own: a client never received it, so nothing may pull it back."""
+    pulled = set()
+
+    class Watched(FedProx):
+        def pulled(self, module):
+            found = super().pulled(module)
+            pulled.update(found)
+            return found
+
+    fed, _ = run(tmp_path, Watched, private=["encoder.convs.1.*"])
+    names = {name for name, _ in fed.module.named_parameters()}
+    assert pulled == {name for name in names if not name.startswith("encoder.convs.1.")} != names

@@ -105,7 +105,7 @@ class KnownDelta:
         return module.deltas[batch.sample_id]
 
 
-def value_at(objective, levels, received=None, deltas=None, received_deltas=None, missing=()):
+def value_at(objective, levels, received=None, deltas=None, received_deltas=None, missing=(), logged=None):
     """An objective's value, its gradients and its moving average, where losses and discrepancies are given numbers.
 
     Args:
@@ -113,6 +113,7 @@ def value_at(objective, levels, received=None, deltas=None, received_deltas=None
         received: Those of the model as received; the same by default.
         deltas, received_deltas: Discrepancies, zero by default.
         missing: (sample, task) pairs without a label.
+        logged: A dict that receives what is logged in that step.
     """
     levels = torch.tensor(levels).view(len(levels), -1)
     deltas = torch.zeros_like(levels) if deltas is None else torch.tensor(deltas).view_as(levels)
@@ -121,6 +122,9 @@ def value_at(objective, levels, received=None, deltas=None, received_deltas=None
     module = Levels(objective,
                     levels if received is None else torch.tensor(received).view_as(levels),
                     deltas if received_deltas is None else torch.tensor(received_deltas).view_as(levels))  # fmt: skip
+
+    if logged is not None:
+        module.log_values = logged.update
 
     def step(batch):
         module.levels.data.copy_(levels)

@@ -322,6 +322,19 @@ def test_an_unknown_trainer_argument_is_an_error_before_round_one(tmp_path):
     assert not any(tmp_path.rglob("checkpoints"))
 
 
+def test_clipping_a_fused_optimiser_in_mixed_precision_is_an_error_before_round_one():
+    def local(fused, **args):
+        module = LitNodeClassifier(GraphSAGE(4), optimizer=lambda p: torch.optim.Adam(p, lr=0.1, fused=fused))
+        module.build({"num_features": 3, "num_classes": 2})
+        return LocalTrainer(module, {**ARGS, **args})
+
+    mixed, clipped = {"precision": "bf16-mixed"}, {"gradient_clip_val": 1.0}
+    with pytest.raises(ValueError, match=r"`trainer.precision: bf16-mixed` cannot clip .* fused: false`"):
+        local(True, **mixed, **clipped).check()
+    for fused, args in ((False, {**mixed, **clipped}), (True, mixed), (True, clipped)):
+        local(fused, **args).check()
+
+
 def test_batch_hooks_of_a_data_module_are_used():
     class Doubles(Table):
         def on_after_batch_transfer(self, batch, dataloader_idx):

@@ -67,11 +67,13 @@ def test_gradient_reaches_the_current_embedding_alone():
 ROWS = Rows([[1.0, 1.0], [1.0, -1.0]], [[0.0], [0.0]])
 
 
-def term_at(objective, received, previous, current, data=ROWS):
+def term_at(objective, received, previous, current, data=ROWS, logged=None):
     """The objective less the plain loss, for a model whose embedding is ``x * weight``."""
     module = Linear(objective, [list(received)])
     module.build(data.schema)
     objective.load_state({"previous/layer.weight": torch.tensor([list(previous)])})
+    if logged is not None:
+        module.log_values = logged.update
 
     def step(batch):
         batch = data.batch()
@@ -88,6 +90,12 @@ def test_term_through_the_objective():
     found, _ = term_at(MOON(mu=2.0), (0.6, 0.8), (0.8, 0.6), (1.0, 0.0))
     close(found, 2 * 0.913015)
     assert term_at(MOON(mu=2.0), (0.8, 0.6), (0.6, 0.8), (1.0, 0.0))[0] < found
+
+
+def test_the_logged_term_is_without_its_factor_and_without_unlabelled_samples():
+    logged, more = {}, Rows([[1.0, 1.0], [1.0, -1.0], [5.0, 0.3]], [[0.0], [0.0], [float("nan")]])
+    term_at(MOON(mu=2.0), (0.6, 0.8), (0.8, 0.6), (1.0, 0.0), more, logged)
+    close(logged["train/contrastive"], 0.913015)
 
 
 @pytest.mark.parametrize("mutation", ["swapped", "detached", "no tau", "previous is the received model"])
