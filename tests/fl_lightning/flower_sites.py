@@ -62,6 +62,12 @@ EXPERIMENTS = {
         "FedAvg", "GCNMolecule", MOLECULES, objective={"class_path": "lit_models.objectives.FLITPlus"},
         init_args={"weighting": "num_samples"},
     ),
+    "moon": experiment(  # an objective with a memory, over one with a pass of its own
+        "FedAvg", "GCNMolecule", MOLECULES, objective={
+            "class_path": "lit_models.objectives.MOON",
+            "init_args": {"base": {"class_path": "lit_models.objectives.FLITPlus"}},
+        },
+    ),
 }  # fmt: skip
 
 

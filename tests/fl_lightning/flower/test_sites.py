@@ -20,7 +20,7 @@ def ledger(run):
     return sorted((run / "ledger.jsonl").read_text().splitlines())
 
 
-QUICK = ("fedsage_plus", "fedpub")
+REMEMBER = QUICK = ("fedsage_plus", "fedpub", "moon")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS])
@@ -41,7 +41,7 @@ def test_same_bits_as_in_process_and_the_memory_stays_at_the_site(name, tmp_path
         kept = last / f"client_{client:05d}.pt"
         assert_same_bits(ClientStore.load(kept).tensors, memory(here.state(client)))
     assert not list((there / "checkpoints").rglob("client_*")), "private state came to the server"
-    remembers = name in ("fedsage_plus", "fedpub")
+    remembers = name in REMEMBER
     assert bool(memory(here.state(0))) == remembers
     assert here.state(0).stat().st_mode & 0o777 == 0o700
 
