@@ -28,6 +28,7 @@ from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from lit_models.epoch_means import EpochMeans
 from lit_models.objectives.base import Objective
 from lit_models.objectives.erm import ERM
 
@@ -106,7 +107,7 @@ class LitGraphModule(LightningModule):
         self.objective = ERM() if objective is None else objective
         self.optimizer = type(self).default_optimizer if optimizer is None else _without_parser(optimizer)
         self.schema: dict[str, int | str] | None = None
-        self._train_loss: list[Tensor] = []
+        self._means = EpochMeans()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_current_fx_name":  # set twice a hook by Lightning; nn.Module would search its parameters for it
@@ -201,22 +202,32 @@ class LitGraphModule(LightningModule):
         """Distance of ``outputs`` from ``reference`` per training sample, shape ``(S, T)``, aligned with `losses`."""
         raise NotImplementedError(f"{type(self).__name__} must implement `divergence(outputs, reference, batch)`.")
 
+    def observe(self, values: Mapping[str, Tensor], mask: Tensor | None = None) -> None:
+        """Log the mean of ``values`` over all batches of the epoch, as ``train/<name>``; call it in every batch.
+
+        Args:
+            values: Scalars (each batch weighs the same) or a value for each sample (each weighs the same), by name.
+            mask: Bool, of the values' shape: the entries that count, e.g. those with a label. If none does in the whole
+                epoch, nothing is logged.
+        """
+        if self._trainer is not None:  # else nobody asks for the means, and they would pile up
+            self._means.add(values, mask)
+
     # ---- training -------------------------------------------------------------------------------------------------
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = self.objective(self, batch)
-        self._train_loss.append(loss.detach())
+        self.observe({"loss": loss})
         return loss
 
     def on_train_epoch_end(self) -> None:
         # Once an epoch, not once a step: a call of `self.log` costs as much as a small optimiser step.
-        if self._train_loss:
-            losses, self._train_loss = self._train_loss, []
-            mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
-            self.log_values({"train/loss": mean})
+        means = self._means.pop()
+        if means:
+            self.log_values({f"train/{name}": mean for name, mean in means.items()})
 
     def on_train_start(self) -> None:
-        self._train_loss = []
+        self._means = EpochMeans()
         self.objective.on_train_start(self)
 
     def on_train_end(self) -> None:

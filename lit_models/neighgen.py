@@ -159,7 +159,6 @@ class LitNeighGen(LitGraphModule):
         self.profile, self._lambdas = profile, (lambda_d, lambda_f, lambda_c)
         self.count_beta, self.train_count, self.sampler = count_beta, train_count, sampler
         self.dropout, self.max_rows, self.embedding_norm = dropout, max_rows, embedding_norm
-        self._terms: list[dict[str, Tensor]] = []
 
     def build_layers(self, schema: dict[str, int | str]) -> None:
         num_features = int(schema["num_features"])
@@ -279,8 +278,7 @@ class LitNeighGen(LitGraphModule):
         terms = {"count_loss": count_loss(predicted[known], batch.missing_count[known], self.count_beta)}
         terms |= self.generator_terms(batch, rows, u, slots, num_nodes, self.dropout)
         loss = self.lambda_d * terms["count_loss"] + self._weighted(terms)
-        self._train_loss.append(loss.detach())
-        self._terms.append({name: value.detach() for name, value in terms.items()})
+        self.observe({"loss": loss, **terms})
         return loss
 
     def generator_terms(
@@ -309,17 +307,6 @@ class LitNeighGen(LitGraphModule):
             loss = F.cross_entropy(logits[labelled], batch.y[labelled], reduction="sum")
             terms["task_loss"] = loss / labelled.sum().clamp(min=1)
         return terms
-
-    def on_train_start(self) -> None:
-        super().on_train_start()
-        self._terms = []
-
-    def on_train_epoch_end(self) -> None:
-        super().on_train_epoch_end()
-        if self._terms:
-            terms, self._terms = self._terms, []
-            means = {f"train/{name}": torch.stack([t[name] for t in terms]).mean() for name in terms[0]}
-            self.log_dict(means, on_step=False, on_epoch=True, batch_size=1)
 
     # ---- phase 2: federated training of fGen ------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class FedProx(AddedTerm):
             )
         factor = self.mu / 2 if self.variant == "paper" else self.mu
         term = factor * squared_distance(self.pulled(module), self._received)
-        self.observe(module, {"proximal": term})
+        module.observe({"proximal": term})
         return loss + term
 
     def on_train_end(self, module: LitGraphModule) -> None:

@@ -112,7 +112,7 @@ class MaskedProximal(Objective):
         terms = self.penalties(module)
         if not terms:
             return loss
-        module.log_values({f"train/{name}": term.detach() for name, term in terms.items()})
+        module.observe(terms)
         return loss + torch.stack(list(terms.values())).sum()
 
     def penalties(self, module: nn.Module) -> dict[str, Tensor]:

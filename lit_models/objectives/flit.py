@@ -104,7 +104,7 @@ class FLIT(Reweighted):
         if self.warming_up:
             return masked_mean(losses.loss, losses.mask)
         global_loss = self.received(losses.ids)["loss"]
-        self.observe(module, {"less_sure": (losses.loss > global_loss).float()}, losses.mask)
+        module.observe({"less_sure": (losses.loss > global_loss).float()}, losses.mask)
         factor = self.factors(module, batch, losses, uncertainty(losses.loss, global_loss))
         return masked_mean(factor * losses.loss, losses.mask)
 
@@ -164,7 +164,7 @@ class FLITPlus(FLIT):
         global_delta = received.get("delta", torch.zeros_like(delta))
         omega = uncertainty_plus(losses.loss, received["loss"], delta, global_delta, self.lam, self.variant)
         less_sure = losses.loss + self.lam * delta > received["loss"] + self.lam * global_delta
-        self.observe(module, {"less_sure": less_sure.float(), "vat": delta}, losses.mask)
+        module.observe({"less_sure": less_sure.float(), "vat": delta}, losses.mask)
         factor = self.factors(module, batch, losses, omega)
         loss = masked_mean(factor * losses.loss, losses.mask)
         return loss + self.c * masked_mean(factor * delta, losses.mask) if self.c else loss

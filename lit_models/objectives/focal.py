@@ -98,7 +98,7 @@ class Reweighted(WarmUp):
             self.average = moving_average(self.average, omega, losses.mask, self.beta)
             omega = normalised(omega, self.average)
         factor = focal_factor(omega, self.gamma)
-        self.observe(module, {"weight": omega, "lr_factor": factor}, losses.mask)
+        module.observe({"weight": omega, "lr_factor": factor}, losses.mask)
         scaffold = getattr(batch, "scaffold", None)
         if scaffold is not None:
             self._seen.append((scaffold, factor.detach(), losses.mask))

@@ -96,7 +96,7 @@ class MOON(AddedTerm):
             current = rows_of(module.embed(batch), losses.ids, batch)
         term = contrastive(current, **self._received.at(losses.ids), tau=self.tau)
         labelled = losses.mask.any(-1)
-        self.observe(module, {"contrastive": term}, labelled)
+        module.observe({"contrastive": term}, labelled)
         return loss + self.mu * masked_mean(term, labelled)
 
     def on_train_end(self, module: LitGraphModule) -> None:

@@ -200,5 +200,5 @@ class FedVAT(AddedTerm):
         with torch.no_grad():
             mask = module.losses(outputs[0], batch).mask
         delta = self.vat(module, batch, outputs[0], mask, replay)
-        self.observe(module, {"vat": delta}, mask)
+        module.observe({"vat": delta}, mask)
         return loss + self.lam * masked_mean(delta, mask)

@@ -1,14 +1,12 @@
-"""What FedChem's objectives share: the plain loss in the first rounds, a base loss to add to, and what they log.
+"""What FedChem's objectives share: the plain loss in the first rounds, and a base loss to add to.
 
 Spec section 1: "round 0 uses the plain loss for every method". A stock Trainer has no rounds, so no warm-up either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from lit_models.objectives.base import Objective
@@ -34,7 +32,6 @@ class WarmUp(Objective):
         self.check("warmup_rounds", warmup_rounds, warmup_rounds >= 0, "at least 0")
         self.warmup_rounds = warmup_rounds
         self.warming_up = False
-        self._observed: dict[str, tuple[Tensor, Tensor]] = {}
 
     def check(self, name: str, value: Any, holds: bool, wanted: str) -> None:
         """Raise a ``ValueError`` that names the argument unless ``holds``."""
@@ -47,32 +44,8 @@ class WarmUp(Objective):
     def on_round_start(self, module: LitGraphModule, round: int, num_rounds: int) -> None:
         self.warming_up = round < self.warmup_rounds
 
-    def on_train_start(self, module: LitGraphModule) -> None:
-        self._observed = {}
-
     def on_train_end(self, module: LitGraphModule) -> None:
-        self.warming_up, self._observed = False, {}
-
-    def observe(self, module: LitGraphModule, values: Mapping[str, Tensor], mask: Tensor | None = None) -> None:
-        """Log the mean of ``values`` where ``mask``, over all batches of an epoch, as ``train/<name>``.
-
-        Once an epoch, in its last step: a call of Lightning's ``log`` costs as much as a small step. A value that is
-        masked out in the whole epoch is not logged. Without a Trainer nothing is.
-        """
-        trainer = getattr(module, "_trainer", None)
-        if trainer is None:
-            return
-        for name, value in values.items():
-            value = value.detach()
-            ones = torch.ones_like(value) if mask is None else mask.to(value.dtype)
-            new = ((value if mask is None else torch.where(mask, value, 0.0)).sum(), ones.sum())
-            old = self._observed.get(name)
-            self._observed[name] = new if old is None else (old[0] + new[0], old[1] + new[1])
-        if trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step + 1:
-            sums = {name: self._observed.pop(name) for name in values}
-            means = {f"train/{name}": total / number for name, (total, number) in sums.items() if number > 0}
-            if means:
-                module.log_values(means)
+        self.warming_up = False
 
 
 class AddedTerm(WarmUp):

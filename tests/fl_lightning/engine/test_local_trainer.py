@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 
 from fl_lightning.engine.local import LocalTrainer, check_trainer_args
 from lit_models import GraphSAGE, LitNodeClassifier
+from lit_models.base import LitGraphModule
+from lit_models.objectives.base import Objective
 
 ARGS = {"accelerator": "cpu"}
 
@@ -398,3 +400,26 @@ def test_cpu_arguments_reach_lightning():
     local.module = module
     local.fit(table(20, batch_size=4))
     assert module.steps == 6
+
+
+def test_a_clients_metrics_are_the_means_over_its_epoch():
+    """Without Lightning's bookkeeping what is logged last would stay: a term must not be that of the last batch."""
+
+    class Numbered(Objective):
+        batch = 0.0
+
+        def __call__(self, module, batch):
+            self.batch += 1
+            module.observe({"number": torch.tensor(self.batch)})
+            return module.net(batch[0]).sum()
+
+    class Ours(LitGraphModule):
+        def __init__(self):
+            super().__init__(Numbered())
+            self.build({})
+
+        def build_layers(self, schema):
+            self.net = nn.Linear(3, 1)
+
+    local = LocalTrainer(Ours(), ARGS)
+    assert [local.fit(table(8, batch_size=2))["train/number"] for _ in range(2)] == [2.5, 6.5]  # 1 to 4, 5 to 8

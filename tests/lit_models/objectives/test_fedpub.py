@@ -122,7 +122,6 @@ def test_received_weights_are_a_copy():
 
 def _gradients(objective):
     module = Tiny(objective)
-    module.log_values = lambda values: None  # no Trainer here
     objective.on_train_start(module)
     loss = objective(module, torch.tensor([[0.1, 0.2, 0.3, -0.1]]))
     loss.backward()
@@ -183,7 +182,6 @@ def test_composes_with_another_base_loss():
     base = Doubled()
     objective = MaskedProximal(l1=0.0, l2=0.01, base=base)
     module = Tiny(objective)
-    module.log_values = lambda values: None
     module.on_round_start(3, 10)
     objective.on_train_start(module)
     loss = objective(module, torch.tensor([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]))
@@ -221,6 +219,22 @@ def test_terms_are_logged_and_add_up_under_a_stock_trainer(tmp_path):
     # rows of the identity: outputs W mu = [1, -1, 0, 8], squares 1, 1, 0, 64, mean 16.5
     assert logged["train/loss"] == pytest.approx(16.5 + 0.34 + 3.5e-6)
     assert module.objective._received is None  # nothing is kept between rounds
+
+
+def test_the_logged_terms_are_means_over_the_epoch(tmp_path):
+    """x = 0: the mask moves by the term alone, by -.1 * .02 theta^2 (mu - 1) = [0, .012, .018, -.032]. Then theta mu - theta is
+    [0, -2.976, -2.946, 3.872] with squares 32.527876, and the mean of .34 and .32527876 is .33263938."""
+    module = Tiny(MaskedProximal(l2=0.01))
+
+    class TwoBatches(LightningDataModule):
+        def train_dataloader(self):
+            return DataLoader(torch.zeros(2, 4), batch_size=1)
+
+    logged = {}
+    module.log_values = logged.update  # as in a federation: of a name that is logged twice the last value stays
+    _trainer(max_epochs=1, default_root_dir=tmp_path).fit(module, TwoBatches())
+    assert logged["train/proximal"].item() == pytest.approx(0.33263938, rel=1e-6)
+    assert logged["train/loss"].item() == pytest.approx(0.33263938, rel=1e-6)
 
 
 def test_the_proximal_term_trains_the_mask(tmp_path):

@@ -37,7 +37,8 @@ def losses(values):
 @pytest.mark.parametrize("objective", [FedFocal(gamma=1.0), FLIT(gamma=1.0), FLITPlus(gamma=1.0)])
 def test_objectives_count_the_factor_of_each_group(objective):
     objective.on_train_start(SimpleNamespace()) if isinstance(objective, FedFocal) else setattr(objective, "_seen", [])
-    module, batch = SimpleNamespace(), SimpleNamespace(scaffold=torch.tensor([0, 0, 1]))
+    module = SimpleNamespace(observe=lambda values, mask: None)
+    batch = SimpleNamespace(scaffold=torch.tensor([0, 0, 1]))
     given = losses([1.0, 1.0, 4.0])  # mean 2: factors 1 - exp(-1/2) = .393469 twice, 1 - exp(-2) = .864665
     objective.factors(module, batch, given, given.loss)
     objective.on_train_end(module)
