@@ -28,6 +28,7 @@ import torch
 from datamodules import SyntheticCitationDataModule
 from fl_lightning import FederatedTrainer
 from fl_lightning.engine.federation import Federation
+from fl_lightning.engine.memory import peak_rss_bytes
 from fl_lightning.reporting.scores import versions
 from fl_lightning.strategies import FedAvg
 from lit_models import GraphSAGE, LitNodeClassifier
@@ -93,7 +94,7 @@ def of_fit(name: str, root: str) -> dict[str, Any]:
         command = [sys.executable, "-m", "fl_lightning", "fit", f"--trainer.default_root_dir={folder}"]
         subprocess.run(command + [f"{key}={value}" for key, value in arguments.items()], check=True)
         results = json.loads(next(Path(folder).rglob("results.json")).read_text())
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    peak = peak_rss_bytes(children=True) / 2**20
     return {
         "data": dataset,
         "peak_rss_mb": round(peak),

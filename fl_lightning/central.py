@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning.engine.local import LocalTrainer, quiet
+from fl_lightning.engine.memory import peak_rss_bytes
 from fl_lightning.engine.seeds import stream
 from fl_lightning.reporting.run_folder import RunFolder
 from fl_lightning.reporting.scores import summarise, versions
@@ -94,7 +94,7 @@ def fit_centrally(
         "last": last,
         "bytes": {"up": 0, "down": 0, "by_kind": {}},
         "seconds": {"total": total, "train": trained, "overhead": total - trained},
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_rss_mb": round(peak_rss_bytes() / 2**20),
         "failures": [],
         "empty_clients": [],
         "dropped_rows": list(getattr(datamodule, "dropped_rows", [])),

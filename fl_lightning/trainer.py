@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,13 +27,15 @@ from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.local import LocalTrainer, check_trainer_args, quiet, set_up
+from fl_lightning.engine.memory import peak_rss_bytes
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.remote import AtSites, SiteData
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.transport import ClientSpec
+from fl_lightning.reporting.monitor import Monitor, is_better, selection_value
 from fl_lightning.reporting.run_folder import RunFolder
-from fl_lightning.reporting.scores import is_better, selection_value, summarise, versions
+from fl_lightning.reporting.scores import summarise, versions
 from fl_lightning.schema import agreed_schema
 from fl_lightning.settings import FederationSettings, describe
 
@@ -218,8 +219,7 @@ class _Run:
         if len(self.empty) == len(self.clients):
             raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
         strategy.check(module, [d for d in self.datamodules if not isinstance(d, SiteData)], self.server_data)
-        self.metric = settings.monitor or getattr(module, "monitor", None) or "loss"
-        self.mode = settings.monitor_mode or getattr(module, "monitor_mode", None) or _guess_mode(self.metric)
+        self.monitor = Monitor.of(module, settings.monitor, settings.monitor_mode)
 
         identity = {
             "config": trainer.run_config or _describe_run(trainer, module),
@@ -351,9 +351,9 @@ class _Run:
         if last or (round + 1) % self.settings.check_val_every_n_rounds == 0:
             val = self.evaluate(("val",), round, scalars)["val"]
             value = selection_value(val)
-            if is_better(value, self.state["best"]["value"], self.mode):
+            if is_better(value, self.state["best"]["value"], self.monitor.mode):
                 self.state["best"] = {"round": round, "value": value, "checkpoint": f"round_{round:05d}", "val": val}
-            shown = f"{self.metric} {'-' if value is None else format(value, '.4f')}"
+            shown = f"{self.monitor.metric} {'-' if value is None else format(value, '.4f')}"
         scalars |= {
             "bytes/up": ledger.up - up,
             "bytes/down": ledger.down - down,
@@ -412,8 +412,8 @@ class _Run:
             per_client = [replies[c].values[stage] if c in replies else None for c in self.clients]
             overall = self._evaluate_global(stage, round)
             if stage == "val":  # it chooses the best round; what a test does not log is undefined there
-                self._check_monitor(stage, [overall, *per_client])
-            summaries[stage] = summarise(self.metric, self.mode, overall, per_client)
+                self.monitor.check([overall, *per_client])
+            summaries[stage] = summarise(self.monitor.metric, self.monitor.mode, overall, per_client)
             if scalars is not None:
                 scalars |= {f"{stage}/{k}": v for k, v in (overall or {}).items()}
                 scalars |= {
@@ -447,17 +447,9 @@ class _Run:
                     seen.append(probe.evaluate(data, "val"))
             except Exception:  # a module may need what only a round gives it; the first validation tells
                 return
-            if self.metric in (seen[-1] or {}):
+            if self.monitor.metric in (seen[-1] or {}):
                 return
-        self._check_monitor("val", seen)
-
-    def _check_monitor(self, stage: str, metrics: Sequence[Mapping[str, Any] | None]) -> None:
-        names = {name for m in metrics if m is not None for name in m}
-        if names and self.metric not in names:
-            raise ValueError(
-                f"`federation.monitor` is `{self.metric}`, but `{type(self.module).__name__}` logs for `{stage}` only: "
-                f"{', '.join(sorted(names))}. Set `federation.monitor` to one of these."
-            )
+        self.monitor.check(seen)
 
     def predictions(self) -> dict[int | None, list[dict[str, Tensor]]]:
         """See :meth:`FederatedTrainer.predict`."""
@@ -505,8 +497,8 @@ class _Run:
             "num_clients": len(self.clients),
             "rounds_run": self.state["round"],
             "best_round": self.state["round"] - 1 if best["round"] is None else best["round"],
-            "metric": self.metric,
-            "mode": self.mode,
+            "metric": self.monitor.metric,
+            "mode": self.monitor.mode,
             "weighting": getattr(strategy, "weighting", None),
             "val": {k: v for k, v in chosen["val"].items() if k != "undefined"},
             "test": {**chosen["test"], "each_on_global": each},
@@ -517,7 +509,7 @@ class _Run:
                 "train": self.state["seconds"]["train"],
                 "overhead": total - self.state["seconds"]["train"],
             },
-            "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 + self.engine.peak_rss_mb()),
+            "peak_rss_mb": round(peak_rss_bytes() / 2**20 + self.engine.peak_rss_mb()),
             "failures": self.federation.failures,
             "empty_clients": self.empty,
             "dropped_rows": list(getattr(self.server_data, "dropped_rows", [])),
@@ -543,7 +535,7 @@ class _Run:
             if client in replies:
                 self.entries.set(replies[client].tensors)
                 metrics = self.local.evaluate(self.server_data, "test")
-            scores.append(None if metrics is None else metrics.get(self.metric))
+            scores.append(None if metrics is None else metrics.get(self.monitor.metric))
         return scores
 
     def close(self) -> None:
@@ -588,7 +580,3 @@ def _describe_run(trainer: FederatedTrainer, module: L.LightningModule) -> dict[
         "state": layout,
         "trainer": describe(dict(trainer.trainer_args)),
     }
-
-
-def _guess_mode(metric: str) -> str:
-    return "min" if any(part in metric.lower() for part in ("loss", "error", "mae", "mse")) else "max"

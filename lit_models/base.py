@@ -90,13 +90,13 @@ class LitGraphModule(LightningModule):
 
     Attributes:
         monitor: Name of the metric that chooses the best round; logged as ``val/<monitor>`` and ``test/<monitor>``.
-        monitor_mode: ``"max"`` or ``"min"``.
+        monitor_mode: ``"max"`` or ``"min"``; ``None`` leaves it to the metric's name (less of a loss or an error is better).
         private_entries: fnmatch patterns over ``state_dict`` names that never leave the client.
         schema: What the layers were built from; ``None`` before `build`.
     """
 
     monitor: str = "loss"
-    monitor_mode: str = "min"
+    monitor_mode: str | None = None
     private_entries: tuple[str, ...] = ()
     default_optimizer = staticmethod(default_optimizer)
 

@@ -25,7 +25,7 @@ from fl_lightning.cli import FederatedCLI
 from fl_lightning.comparison.plan import Cell
 from fl_lightning.comparison.reasons import complaint
 from fl_lightning.engine.checkpoint import existing
-from fl_lightning.trainer import _guess_mode as guess_mode
+from fl_lightning.reporting.monitor import Monitor
 
 
 def run_folders(out: Path, cell: Cell) -> list[Path]:
@@ -87,9 +87,8 @@ class CellCLI(FederatedCLI):
     def fit(self, **arguments: Any) -> None:
         """``fit``, with the two files for the report."""
         settings = getattr(self.trainer, "settings", None)
-        metric = getattr(settings, "monitor", None) or getattr(self.model, "monitor", None) or "loss"
-        mode = getattr(settings, "monitor_mode", None) or getattr(self.model, "monitor_mode", None) or guess_mode(metric)
-        _write(self.job["monitor"], {"metric": metric, "mode": mode})
+        monitor = Monitor.of(self.model, getattr(settings, "monitor", None), getattr(settings, "monitor_mode", None))
+        _write(self.job["monitor"], {"metric": monitor.metric, "mode": monitor.mode})
         super().fit(**arguments)
         if hasattr(self.datamodule, "report"):
             report = self.datamodule.report()

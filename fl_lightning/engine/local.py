@@ -22,6 +22,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.reused_trainer import ReusedTrainer
 from fl_lightning.engine.seeds import stream
 
@@ -133,7 +134,7 @@ class LocalTrainer:
                     getattr(trainer, run), self.module, datamodule=self._reused(datamodule), verbose=False
                 )
         metrics = {k: v for result in [*results, logged] for k, v in result.items()}
-        return {k.removeprefix(f"{stage}/").removeprefix(f"{stage}_"): float(v) for k, v in metrics.items()}
+        return {without_stage(k, stage): float(v) for k, v in metrics.items()}
 
     def predict(self, datamodule: L.LightningDataModule) -> list[Any] | None:
         """What ``predict_step`` returned for every batch; ``None`` if there are no data to predict on."""

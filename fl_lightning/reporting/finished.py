@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.reporting.scores import selection_value
+from fl_lightning.reporting.monitor import selection_value
 
 
 @dataclass

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import math
-import resource
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ import lightning as L
 from torch import Tensor
 
 from fl_lightning.engine.entries import Entries
+from fl_lightning.engine.memory import peak_rss_bytes
 from fl_lightning.engine.sampling import number_of_participants
 from fl_lightning.schema import agreed_schema
 from fl_lightning.settings import FederationSettings
@@ -69,7 +69,7 @@ def forecast(
         "memory_model": 4 * model,
         "memory_messages": round(down + up),
         "memory_clients": len(clients) * model if strategy.personal or entries.private else 0,
-        "memory_now": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "memory_now": peak_rss_bytes(),
     }
     return {
         "parameters": sum(p.numel() for p in module.parameters()),

@@ -48,18 +48,6 @@ def defined(metrics: Mapping[str, float | None] | None, metric: str) -> float | 
     return value if value is not None and math.isfinite(value) else None
 
 
-def selection_value(summary: Mapping[str, Any]) -> float | None:
-    """What chooses the best round: the global model's validation score if there is one, else the mean over clients."""
-    return summary["global"] if summary["global"] is not None else summary["mean"]
-
-
-def is_better(value: float | None, best: float | None, mode: str) -> bool:
-    """Whether ``value`` is strictly better; the first of equal rounds stays the best."""
-    if value is None:
-        return False
-    return best is None or (value > best if mode == "max" else value < best)
-
-
 def versions() -> dict[str, str]:
     """Versions of what results depend on."""
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_lightning.reporting.scores import selection_value
+from fl_lightning.reporting.monitor import selection_value
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -11,11 +11,11 @@ import pytest
 
 pytestmark = pytest.mark.slow
 HEAD = """
-import resource
+from fl_lightning.engine.memory import peak_rss_bytes
 import numpy as np
 from datamodules import GraphCSVDataModule, MoleculeCSVDataModule
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak_rss_bytes() / 2**20
 before = peak()
 """
 

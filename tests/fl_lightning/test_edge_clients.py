@@ -9,7 +9,8 @@ from torch_geometric.data import Data
 
 from datamodules import ClientGraphDataModule, SyntheticCitationDataModule
 from fl_lightning import FedAvg, LocalOnly
-from fl_lightning.reporting.scores import is_better, selection_value, summarise
+from fl_lightning.reporting.monitor import is_better, selection_value
+from fl_lightning.reporting.scores import summarise
 from lit_models import GCN, GraphSAGE, LitNodeClassifier
 
 

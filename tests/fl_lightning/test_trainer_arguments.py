@@ -135,18 +135,16 @@ class Scored(Linear):
 
 @pytest.mark.parametrize(
     ("monitor", "mode", "best"),
-    [(None, None, 2), ("loss", "min", 0), ("loss", "max", 2), ("error", "min", 2), ("score", "min", 0)],
+    [
+        (None, None, 2), ("loss", "min", 0), ("loss", "max", 2), ("error", "min", 2), ("score", "min", 0),
+        ("loss", None, 0),  # the module's `max` is its score's
+        ("val_loss", None, 0), ("val/score", None, 2),
+    ],
 )
 def test_the_best_round_by_the_monitor(tmp_path, monitor, mode, best):
     fed = federate(tmp_path, Scored, num_rounds=3, monitor=monitor, monitor_mode=mode)
-    assert fed.results["best_round"] == best and fed.results["metric"] == (monitor or "score")
-
-
-@pytest.mark.parametrize(("metric", "mode"), [("val_loss", "min"), ("mae", "min"), ("accuracy", "max"), ("auroc", "max")])
-def test_the_direction_is_guessed_from_the_name(metric, mode):
-    from fl_lightning.trainer import _guess_mode
-
-    assert _guess_mode(metric) == mode
+    assert fed.results["best_round"] == best
+    assert fed.results["metric"] == {"val_loss": "loss", "val/score": "score", None: "score"}.get(monitor, monitor)
 
 
 @pytest.mark.parametrize(("every", "validated"), [(1, [0, 1, 2, 3, 4]), (2, [1, 3, 4]), (3, [2, 4]), (9, [4])])

@@ -1,0 +1,91 @@
+"""What chooses the best model, in a federation and centrally: which metric, which direction, which value, which of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fl_lightning.engine.names import without_stage
+
+LESS_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "rmsd", "nll", "perplexity", "entropy", "brier", "deviance")
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """The metric that chooses the best round or epoch.
+
+    Args:
+        metric: Its name without the stage (``accuracy`` for ``val/accuracy`` and ``val_accuracy``).
+        mode: ``"max"`` or ``"min"``.
+        module: Name of the module's class, for messages.
+        source: Who named it: ``"federation"`` (``federation.monitor``), ``"module"`` (its ``monitor``) or ``"default"``.
+    """
+
+    metric: str
+    mode: str
+    module: str = "LightningModule"
+    source: str = "default"
+
+    @classmethod
+    def of(cls, module: Any, monitor: str | None = None, mode: str | None = None) -> Monitor:
+        """``federation.monitor`` and ``federation.monitor_mode`` if given, else the module's ``monitor`` and
+        ``monitor_mode``, else ``loss``, and the direction by the name.
+
+        The module's direction belongs to the module's own metric: it says nothing of another one.
+
+        Raises:
+            ValueError: If a direction is neither ``min`` nor ``max``.
+        """
+        kind = type(module).__name__
+        own = getattr(module, "monitor", None)
+        own = without_stage(own, "val") if isinstance(own, str) else None
+        metric = without_stage(monitor, "val") if monitor else own or "loss"
+        where = "`federation.monitor_mode`"
+        if mode is None and metric == own:
+            mode, where = getattr(module, "monitor_mode", None), f"`{kind}.monitor_mode`"
+        if mode is None:
+            mode = mode_by_name(metric)
+        if mode not in ("min", "max"):
+            raise ValueError(f"{where} is {mode!r}; write `min` (less is better) or `max`.")
+        return cls(metric, mode, kind, "federation" if monitor else "default" if own is None else "module")
+
+    def check(self, logged: Iterable[Mapping[str, Any] | None]) -> None:
+        """Is the metric among what was logged on validation data? ``None`` and nothing logged say nothing.
+
+        Args:
+            logged: Metrics of each data set, by name without the stage.
+
+        Raises:
+            ValueError: With who named it, and what there is.
+        """
+        names = {name for metrics in logged if metrics is not None for name in metrics}
+        if not names or self.metric in names:
+            return
+        named, remedy = {
+            "federation": ("`federation.monitor`", "Set `federation.monitor`"),
+            "module": (f"`{self.module}.monitor`", f"Set `{self.module}.monitor` or `federation.monitor`"),
+            "default": (f"`federation.monitor` is not set and `{self.module}` names no `monitor`: it",
+                        "Set `federation.monitor`"),
+        }[self.source]  # fmt: skip
+        raise ValueError(
+            f"{named} is `{self.metric}`, but `{self.module}` logs for `val` only: {', '.join(sorted(names))}. "
+            f"{remedy} to one of these."
+        )
+
+
+def mode_by_name(metric: str) -> str:
+    """``"min"`` for losses and errors, else ``"max"``."""
+    return "min" if any(part in metric.lower() for part in LESS_IS_BETTER) else "max"
+
+
+def selection_value(summary: Mapping[str, Any]) -> float | None:
+    """What chooses the best round: the global model's validation score if there is one, else the mean over clients."""
+    return summary["global"] if summary["global"] is not None else summary["mean"]
+
+
+def is_better(value: float | None, best: float | None, mode: str) -> bool:
+    """Whether ``value`` is strictly better; the first of equal rounds stays the best, and an undefined one is never it."""
+    if value is None:
+        return False
+    return best is None or (value > best if mode == "max" else value < best)

@@ -1,0 +1,103 @@
+"""Which metric chooses the best model, and in which direction: one rule for federated and central training."""
+
+import lightning as L
+import pytest
+
+from fl_lightning.reporting.monitor import Monitor, is_better, mode_by_name, selection_value
+from lit_models import GraphSAGE, LitNodeClassifier
+from lit_models.base import LitGraphModule
+
+
+class Scored(L.LightningModule):
+    monitor, monitor_mode = "val/score", "min"
+
+
+class Named(L.LightningModule):
+    monitor = "val_accuracy"
+
+
+class AnothersMonitor(L.LightningModule):
+    """Something of its own that happens to bear the name."""
+
+    def monitor(self):
+        return None
+
+
+class Ours(LitGraphModule):
+    monitor = "auroc"
+
+
+@pytest.mark.parametrize(
+    ("module", "asked", "metric", "mode", "source"),
+    [
+        (Scored, (None, None), "score", "min", "module"),
+        (Scored, (None, "max"), "score", "max", "module"),
+        (Scored, ("score", None), "score", "min", "federation"),
+        (Scored, ("val_score", None), "score", "min", "federation"),
+        (Scored, ("accuracy", None), "accuracy", "max", "federation"),  # the module's `min` is its score's
+        (Scored, ("val/accuracy", "min"), "accuracy", "min", "federation"),
+        (Named, (None, None), "accuracy", "max", "module"),
+        (AnothersMonitor, (None, None), "loss", "min", "default"),
+        (Ours, (None, None), "auroc", "max", "module"),  # and not the direction of the base class
+        (L.LightningModule, (None, None), "loss", "min", "default"),
+    ],
+)
+def test_metric_direction_and_who_named_it(module, asked, metric, mode, source):
+    found = Monitor.of(module(), *asked)
+    assert (found.metric, found.mode, found.source) == (metric, mode, source)
+
+
+def test_loss_of_a_classifier_is_minimised_though_its_accuracy_is_maximised():
+    module = LitNodeClassifier(GraphSAGE(hidden_channels=4))
+    assert Monitor.of(module).mode == "max" and Monitor.of(module, "loss").mode == "min"
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [("loss", "min"), ("mae", "min"), ("rmse", "min"), ("NLL", "min"), ("perplexity", "min"), ("class_error", "min"),
+     ("accuracy", "max"), ("auroc", "max"), ("f1", "max"), ("r2", "max")],
+)  # fmt: skip
+def test_the_direction_by_the_name(metric, mode):
+    assert mode_by_name(metric) == mode
+
+
+def test_a_direction_that_is_none_names_where_it_was_set():
+    class Wrong(Scored):
+        monitor_mode = "maximise"
+
+    with pytest.raises(ValueError, match="`Wrong.monitor_mode` is 'maximise'; write `min` .* or `max`"):
+        Monitor.of(Wrong())
+    with pytest.raises(ValueError, match="`federation.monitor_mode` is 'up'; write `min`"):
+        Monitor.of(Wrong(), "loss", "up")
+
+
+@pytest.mark.parametrize(
+    ("module", "asked", "text"),
+    [
+        (Named, "auc", "`federation.monitor` is `auc`, but `Named` logs for `val` only: f1, loss. Set `federation.monitor` to"),
+        (Named, None, "`Named.monitor` is `accuracy`, but .* Set `Named.monitor` or `federation.monitor` to one of these"),
+        (AnothersMonitor, None, "`federation.monitor` is not set and `AnothersMonitor` names no `monitor`: it is `loss`, but"),
+    ],
+)
+def test_a_metric_that_nobody_logs_is_laid_to_who_named_it(module, asked, text):
+    logged = {"f1": 1.0} if asked is None and module is AnothersMonitor else {"f1": 1.0, "loss": 2.0}
+    with pytest.raises(ValueError, match=text):
+        Monitor.of(module(), asked).check([None, logged, {}])
+
+
+def test_what_is_logged_by_one_or_by_none_is_no_mistake():
+    monitor = Monitor.of(Named())
+    monitor.check([{"loss": 1.0}, {"accuracy": None}])  # undefined is not unknown
+    monitor.check([None, {}])
+
+
+def test_the_value_that_chooses():
+    assert selection_value({"global": 0.9, "mean": 0.6}) == 0.9
+    assert selection_value({"global": 0.0, "mean": 0.6}) == 0.0
+    assert selection_value({"global": None, "mean": 0.6}) == 0.6
+
+
+def test_the_first_of_equal_is_the_best_and_the_undefined_never():
+    for mode, worse, better in (("max", 0.4, 0.6), ("min", 0.6, 0.4)):
+        assert is_better(better, worse, mode) and not is_better(worse, better, mode) and not is_better(worse, worse, mode)
+        assert is_better(worse, None, mode) and not is_better(None, worse, mode) and not is_better(None, None, mode)
