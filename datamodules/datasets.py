@@ -27,7 +27,8 @@ class PlanetoidDataModule(GraphDataModule):
         self, root: str = "data", name: Literal["Cora", "CiteSeer", "PubMed"] = "Cora", **options: Any
     ) -> None:
         super().__init__(**options)
-        self.root, self.name = root, _choice(name, ("Cora", "CiteSeer", "PubMed"))
+        self.root = root
+        self.name: str = _choice(name, ("Cora", "CiteSeer", "PubMed"))
 
     def prepare_data(self) -> None:
         """Download the files if they are missing."""
@@ -53,7 +54,8 @@ class AmazonDataModule(GraphDataModule):
 
     def __init__(self, root: str = "data", name: Literal["Photo", "Computers"] = "Photo", **options: Any) -> None:
         super().__init__(**options)
-        self.root, self.name = root, _choice(name, ("Photo", "Computers"))
+        self.root = root
+        self.name: str = _choice(name, ("Photo", "Computers"))
 
     def prepare_data(self) -> None:
         """Download the file if it is missing."""
@@ -78,7 +80,8 @@ class CoauthorDataModule(GraphDataModule):
 
     def __init__(self, root: str = "data", name: Literal["CS", "Physics"] = "CS", **options: Any) -> None:
         super().__init__(**options)
-        self.root, self.name = root, _choice(name, ("CS", "Physics"))
+        self.root = root
+        self.name: str = _choice(name, ("CS", "Physics"))
 
     def prepare_data(self) -> None:
         """Download the file if it is missing."""

@@ -27,7 +27,7 @@ class EpochMeans:
         for name, value in values.items():
             value = value.detach()
             if mask is not None:
-                part = torch.where(mask, value, 0.0).sum(), mask.sum()
+                part: tuple[Tensor, Tensor | int] = torch.where(mask, value, 0.0).sum(), mask.sum()
             else:
                 part = value if value.ndim == 0 else value.sum(), value.numel()
             self._parts.setdefault(name, []).append(part)

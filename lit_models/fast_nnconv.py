@@ -14,6 +14,7 @@ r"""Exact fast ``NNConv``: edge-conditioned convolution with one weight matrix p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +123,7 @@ class FastNNConv(nn.Module):
         if aggr != "add":
             raise ValueError(f"`FastNNConv` needs aggr='add', found {aggr!r}. Use `torch_geometric.nn.NNConv`.")
         self.in_channels, self.out_channels, self.max_types = in_channels, out_channels, max_types
-        self.nn = nn
+        self.nn: Any = nn
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False) if root_weight else None
         self.bias = torch.nn.Parameter(torch.empty(out_channels)) if bias else None
         self.reset_parameters()

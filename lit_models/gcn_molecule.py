@@ -41,7 +41,9 @@ class GCNMolecule(MoleculeEncoder):
     def inputs(self, name: str, batch: Any) -> Tensor:
         return self.project_vertex(batch.x) if name == "vertex" else getattr(batch, name)
 
-    def embed(self, batch: Any, *, vertex: Tensor | None = None, x: Tensor | None = None) -> Tensor:
+    def embed(  # type: ignore[override]  # its own names of `choices`
+        self, batch: Any, *, vertex: Tensor | None = None, x: Tensor | None = None
+    ) -> Tensor:
         """Pooled atom states, [B, H]. Keywords replace the inputs."""
         if vertex is None:
             vertex = self.project_vertex(batch.x if x is None else x)

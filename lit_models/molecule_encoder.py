@@ -47,7 +47,7 @@ class MoleculeEncoder(nn.Module):
             raise ValueError(
                 f"`{type(self).__name__}.perturb` must name some of {list(self.choices)}; found {list(self.perturb)}."
             )
-        self.head: nn.Module | None = None
+        self.head: Any = None  # a module once it is built
 
     def build(self, schema: Mapping[str, Any]) -> None:
         """Create the layers for data of this ``schema``; does nothing if there are any.

@@ -23,7 +23,7 @@ from lit_models.molecule_encoder import MoleculeEncoder, mlp_head, molecule_of_a
 from lit_models.row_sum import RowSum
 
 
-def gru_step(gru: nn.GRU, message: Tensor, hidden: Tensor) -> Tensor:
+def gru_step(gru: Any, message: Tensor, hidden: Tensor) -> Tensor:
     """One step of a one-layer ``nn.GRU`` for rows [N, H]: what a call with sequence length 1 gives, but faster."""
     width = gru.hidden_size
     both_m, new_m = F.linear(message, gru.weight_ih_l0, gru.bias_ih_l0).split([2 * width, width], dim=1)
@@ -127,8 +127,10 @@ class MPNN(MoleculeEncoder):
             return self.project_vertex(batch.x)
         return self.project_edge(batch.edge_attr) if name == "edge" else getattr(batch, name)
 
-    def embed(self, batch: Any, *, vertex: Tensor | None = None, edge: Tensor | None = None, x: Tensor | None = None,
-              edge_attr: Tensor | None = None) -> Tensor:
+    def embed(  # type: ignore[override]  # its own names of `choices`
+        self, batch: Any, *, vertex: Tensor | None = None, edge: Tensor | None = None, x: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor:
         """The set2set output, [B, 2 H]. Keywords replace the projected or raw inputs: [n, F], [E, D]."""
         replaced = any(given is not None for given in (vertex, edge, x, edge_attr))
         if not replaced and self.knows_environments(batch):
@@ -151,7 +153,7 @@ class MPNN(MoleculeEncoder):
         matrices = None if groups is None else self.conv.matrices(edge)
         hidden = F.relu(self.lin0(vertex))
         for _ in range(self.num_steps):
-            if groups is None:
+            if groups is None or matrices is None:
                 message = self.conv.factorised(hidden, batch.edge_index, edge)
             else:
                 message = self.conv.grouped(hidden, matrices, groups)

@@ -167,7 +167,7 @@ class LitNeighGen(LitGraphModule):
             default if given is None else given
             for given, default in zip(self._lambdas, defaults[self.profile], strict=True)
         )
-        self.encoder.build(num_features, self.embedding_channels)
+        self.encoder.build(num_features, self.embedding_channels)  # type: ignore[operator]  # `Encoder.build`
         self.dgen = CountGenerator(self.embedding_channels, self.count_activation)
         self.fgen = FeatureGenerator(
             self.embedding_channels, num_features, self.num_slots, self.hidden_channels, self.feature_range

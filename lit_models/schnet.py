@@ -136,12 +136,12 @@ class SchNet(MoleculeEncoder):
             hidden = hidden + interaction(hidden, expanded, envelope, gather, scatter)
         return self.act(self.lin1(hidden))
 
-    def embed(self, batch: Any, *, pos: Tensor | None = None) -> Tensor:
+    def embed(self, batch: Any, *, pos: Tensor | None = None) -> Tensor:  # type: ignore[override]  # its name of `choices`
         """Sum of the atom states before the last layer, [B, H / 2]. ``pos`` replaces the positions."""
         molecule, num_molecules = molecule_of_atom(batch)
         return RowSum.gather(molecule, num_molecules).T(self.atom_states(batch, pos))
 
-    def forward(self, batch: Any, *, pos: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Any, *, pos: Tensor | None = None) -> Tensor:  # type: ignore[override]  # the same
         """Predictions [B, T]: the sum of what each atom contributes, biases included."""
         molecule, num_molecules = molecule_of_atom(batch)
         return RowSum.gather(molecule, num_molecules).T(self.head(self.atom_states(batch, pos)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TextIO
 
 from fl_lightning.engine.messages import Message
 
@@ -19,7 +21,7 @@ class Ledger:
         self.up = 0
         self.down = 0
         self.by_kind: dict[str, int] = {}
-        self._file = None
+        self._file: TextIO | None = None
 
     def open(self, path: Path, resume_at: int | None = None) -> None:
         """Write to ``path`` from now on; with ``resume_at``, after cutting off what follows that byte."""
@@ -55,11 +57,11 @@ class Ledger:
         self._file.flush()
         return self._file.tell()
 
-    def totals(self) -> dict:
+    def totals(self) -> dict[str, Any]:
         """``{"up": bytes, "down": bytes, "by_kind": {kind: bytes}}``."""
         return {"up": self.up, "down": self.down, "by_kind": dict(self.by_kind)}
 
-    def restore(self, totals: dict) -> None:
+    def restore(self, totals: Mapping[str, Any]) -> None:
         """Continue counting from the totals of a checkpoint."""
         self.up, self.down, self.by_kind = totals["up"], totals["down"], dict(totals["by_kind"])
 

@@ -93,10 +93,10 @@ def in_order(trainer: Any) -> Iterable[Any]:
     """A loader of all training data without shuffling and ``drop_last``: the data module's
     ``sequential_train_dataloader``, else one over the training loader's data set, else (a loader that makes its batches
     in a way of its own) the training loader."""
-    sequential = getattr(trainer.datamodule, "sequential_train_dataloader", None)
+    sequential: Callable[[], Iterable[Any]] | None = getattr(trainer.datamodule, "sequential_train_dataloader", None)
     if sequential is not None:
         return sequential()
-    loader = trainer.train_dataloader
+    loader: Iterable[Any] = trainer.train_dataloader
     if (
         not isinstance(loader, DataLoader)
         or type(loader).__iter__ is not DataLoader.__iter__

@@ -45,7 +45,7 @@ def unit_rows(rows: Tensor, official_norm: bool = False) -> Tensor:
     Exact at any scale: rows are first divided by their largest entry, since the squares of entries below 1e-19 vanish
     in single precision. ``official_norm``: ``row / (|row| + 1e-8)``.
     """
-    flat = rows.flatten(1)
+    flat: Tensor = rows.flatten(1)
     if official_norm:
         flat = flat / (torch.linalg.vector_norm(flat, dim=1, keepdim=True) + 1e-8)
         return flat.view_as(rows)

@@ -95,7 +95,8 @@ def main(spec: dict) -> int:
         say(f"{spec['name']}: the worker is ready")
         for name in ("supernode", "superexec"):
             start(name)
-        connected, refused_since, deaths = False, None, []
+        connected, refused_since = False, None
+        deaths: list[float] = []
         while True:
             if not connected and "SuperNode ID" in children.tail("supernode", 500):
                 connected, refused_since = True, None
