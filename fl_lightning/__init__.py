@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fl_lightning.strategies import FedAvg, FedPub, FedSagePlus, LocalOnly
     from fl_lightning.trainer import FederatedTrainer
 
+__version__ = "0.1.0"
 __all__ = ["FedAvg", "FedPub", "FedSagePlus", "FederatedTrainer", "LocalOnly"]
 
 
