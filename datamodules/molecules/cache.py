@@ -1,7 +1,8 @@
 """Results of costly pure functions on disk: arrays and strings in an ``.npz`` without pickle, keyed by content.
 
 The key hashes the input, the options, the version of RDKit and of this format, so nothing stale is ever read. Files are
-written whole or not at all; one that cannot be read is computed anew, and one that cannot be written is done without.
+written whole or not at all; one that cannot be read, or whose arrays do not fit together, is computed anew, and one that
+cannot be written is done without.
 """
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ import hashlib
 import logging
 import os
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 from rdkit import rdBase
 
-FORMAT = "1"
+FORMAT = "2"
+STRINGS = ("canonical", "scaffold", "reason")  # arrays that `pack_strings` made
 Arrays = dict[str, np.ndarray]
 log = logging.getLogger(__name__)
 
@@ -36,17 +37,28 @@ def content_key(kind: str, options: str, items: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def cached(folder: str | Path | None, key: str, compute: Callable[[], Arrays]) -> Arrays:
-    """The arrays stored under ``key`` in ``folder``, or those of ``compute()``, which are then stored."""
+def cached(folder: str | Path | None, key: str, compute: Callable[[], Arrays], fault: Callable[[Arrays], str]) -> Arrays:
+    """The arrays stored under ``key`` in ``folder``, or those of ``compute()``, which are then stored.
+
+    Args:
+        folder: Where; ``None`` = nothing is stored.
+        key: See :func:`content_key`.
+        compute: Makes the arrays.
+        fault: What is wrong with stored arrays, ``""`` where nothing is; see :func:`fault_of`.
+    """
     if folder is None:
         return compute()
     path = Path(folder) / f"{key}.npz"
     try:
         with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+            arrays = {name: stored[name] for name in stored.files}
+        wrong = fault(arrays)
+        if not wrong:
+            return arrays
+        log.warning("cache file %s does not hold what it should (%s): computed anew", path, wrong)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # whatever a damaged file provokes
         log.warning("unreadable cache file %s (%s): computed anew", path, error)
     arrays = compute()
     try:
@@ -54,6 +66,30 @@ def cached(folder: str | Path | None, key: str, compute: Callable[[], Arrays]) -
     except OSError as error:
         log.warning("cannot cache in %s (%s): set `data.init_args.cache_dir`", path.parent, error)
     return arrays
+
+
+def fault_of(arrays: Arrays, empty: Arrays, size: int, counted_by: Mapping[str, str]) -> str:
+    """What is wrong with the arrays of a table, ``""`` where nothing is.
+
+    Args:
+        arrays: As they were found.
+        empty: The arrays of a table without rows: names, types, and shapes behind the first axis.
+        size: Rows R. Arrays have R entries, packed strings R line ends,
+        counted_by: but these as many entries as another array sums up to (atoms of all rows).
+    """
+    if arrays.keys() != empty.keys():
+        return f"arrays {', '.join(sorted(arrays))} instead of {', '.join(sorted(empty))}"
+    for name, array in arrays.items():
+        if array.dtype != empty[name].dtype or array.shape[1:] != empty[name].shape[1:] or array.ndim != empty[name].ndim:
+            return f"`{name}` is {array.dtype} {array.shape}"
+    for name, array in arrays.items():
+        if name in STRINGS:
+            found, wanted = int((array == ord("\n")).sum()), size
+        else:
+            found, wanted = len(array), int(arrays[counted_by[name]].sum()) if name in counted_by else size
+        if found != wanted:
+            return f"`{name}` has {found} entries instead of {wanted}"
+    return ""
 
 
 def _write(path: Path, arrays: Arrays) -> None:

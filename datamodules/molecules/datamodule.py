@@ -227,6 +227,11 @@ class MoleculeDataModule(MoleculeLoaders):
         return self.molecules.dropped_rows
 
     @property
+    def num_rows_read(self) -> int:
+        """Number of rows in the data's files: usable ones and ``dropped_rows``."""
+        return len(self.molecules) + len(self.dropped_rows)
+
+    @property
     def task_names(self) -> list[str]:
         return self.molecules.task_names
 

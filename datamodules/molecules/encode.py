@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from rdkit import Chem
 
-from datamodules.molecules.cache import Arrays, cached, content_key, pack_strings, unpack_strings
+from datamodules.molecules.cache import Arrays, cached, content_key, fault_of, pack_strings, unpack_strings
 from datamodules.molecules.featuriser import encode_molecule, parse_smiles
 from datamodules.molecules.parallel import map_chunks
 from datamodules.molecules.scaffold import murcko_scaffold
@@ -60,8 +60,10 @@ def encode_table(smiles: Sequence[str], fragments: str = "all", num_workers: int
     if fragments not in FRAGMENTS:
         raise ValueError(f"`data.init_args.fragments` must be one of {', '.join(FRAGMENTS)}, got {fragments!r}.")
     rows = [text if isinstance(text, str) else "" for text in smiles]
-    arrays = cached(cache_dir, content_key("smiles", fragments, rows), lambda: concatenate(map_chunks(
-        partial(encode_chunk, fragments=fragments), rows, num_workers, "featurising")))
+    arrays = cached(
+        cache_dir, content_key("smiles", fragments, rows),
+        lambda: concatenate(map_chunks(partial(encode_chunk, fragments=fragments), rows, num_workers, "featurising")),
+        lambda stored: fault_of(stored, encode_chunk([]), len(rows), {"atom_code": "atom_count", "bonds": "bond_count"}))
     return EncodedTable(
         atom_count=arrays["atom_count"], bond_count=arrays["bond_count"], atom_code=arrays["atom_code"],
         bonds=arrays["bonds"], num_fragments=arrays["num_fragments"], canonical=unpack_strings(arrays["canonical"]),

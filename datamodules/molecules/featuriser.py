@@ -13,6 +13,7 @@ code *is* its 13 bits, ``code = sum(bit_i << i)``, so the type of a bond means t
 """
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,7 @@ _IMPLICIT = Chem.ValenceType.IMPLICIT
 _FIELDS = {"symbol": (0, 6), "degree": (6, 5), "valence": (11, 5), "charge": (16, 16), "radicals": (32, 8),
            "hybridisation": (40, 3), "aromatic": (43, 1), "hydrogens": (44, 5)}
 _CHARGE_ZERO = 1 << 15
+_CXSMILES = re.compile(r"\S+\s+\|[^|\r\n]*\|")  # a SMILES and its extension, such as `CC |$;R1$|`
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,15 @@ def parse_smiles(smiles: str) -> Chem.Mol:
     """The sanitised molecule with implicit hydrogens.
 
     Raises:
-        ValueError: An empty string, one that RDKit rejects (with RDKit's reason), or a molecule without atoms.
+        ValueError: An empty string, one with a blank inside, one that RDKit rejects (with RDKit's reason), or a molecule
+            without atoms. RDKit takes what follows a blank for a name: `CC (=O)O` would be ethane.
     """
     text = smiles.strip() if isinstance(smiles, str) else ""
     if not text:
         raise ValueError("empty SMILES")
+    blank = next((place for place, sign in enumerate(text) if sign.isspace()), None)
+    if blank is not None and not _CXSMILES.fullmatch(text):
+        raise ValueError(f"has a blank at position {blank}: what follows it is no part of a SMILES")
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(text)
         if mol is None:

@@ -18,6 +18,10 @@ from datamodules.rawfiles import find_raw
 REGRESSION = ("esol", "freesolv", "lipo")
 ALIASES = {"lipophilicity": "lipo", "delaney": "esol"}
 MISSING = ("", "nan", "na", "n/a", "none", "null")
+# What the published files call their one label: in a file with other columns, the name counts and not the place.
+LABELS = {"esol": "measured log solubility in mols per litre", "freesolv": "expt", "lipo": "exp", "hiv": "HIV_active",
+          "bace": "Class", "bbbp": "p_np"}
+SMILES = ("smiles", "mol")
 UNITS = {"esol": "log10(mol/L)", "freesolv": "kcal/mol", "lipo": "logD"}
 
 
@@ -63,15 +67,33 @@ class MoleculeNetDataModule(MoleculeDataModule):
         return find_raw(self.root, folders, [remote], MoleculeNet.url.format("")) / remote
 
     def load(self) -> MoleculeSet:
-        _, _, _, smiles_column, label_columns = MoleculeNet.names[self.name]
-        frame = read_csv(self.raw_file())
-        names = list(frame.columns)
-        chosen = names[label_columns] if isinstance(label_columns, slice) else [names[label_columns]]
-        columns = {name: frame[name].tolist() for name in names if name == self.client_column}
+        path = self.raw_file()
+        frame = read_csv(path)
+        smiles, chosen = self._columns(path, list(frame.columns))
+        columns = {name: frame[name].tolist() for name in frame.columns if name == self.client_column}
         y = np.stack([label_column(frame[name]) for name in chosen], axis=1)
         unit = UNITS.get(str(self.name))
-        return self.from_table(MoleculeTable(frame[names[smiles_column]].tolist(), y, chosen, columns,
-                                             [unit] * len(chosen) if unit else []))
+        return self.from_table(MoleculeTable(frame[smiles].tolist(), y, chosen, columns, [unit] * len(chosen) if unit else [],
+                                             origin=lambda row: {"file": str(path), "file_row": row}))
+
+    def _columns(self, path: Path, names: list[str]) -> tuple[str, list[str]]:
+        """The columns of SMILES and of labels. PyG has places only, which hold for the published order of columns.
+
+        Raises:
+            ValueError: The column of SMILES is elsewhere than published, so that the places of the labels mean nothing.
+        """
+        _, _, _, smiles_at, labels_at = MoleculeNet.names[self.name]
+        places = (smiles_at, labels_at.stop - 1 if isinstance(labels_at, slice) else labels_at)
+        found = [name for name in names if name.strip().lower() in SMILES]
+        if not all(-len(names) <= place < len(names) for place in places) or (found and names[smiles_at] not in found):
+            where = f"column {smiles_at} (from 0)" if smiles_at >= 0 else "the last column"
+            raise ValueError(f"`{path}` is not the published table of {self.name}: there {where} has the SMILES, and each "
+                             f"label a place of its own, but here the columns are {', '.join(map(repr, names[:20]))}. Replace "
+                             "the file by the published one, or read it with `data: datamodules.MoleculeCSVDataModule`.")
+        label = LABELS.get(str(self.name))
+        if label in names:
+            return names[smiles_at], [label]
+        return names[smiles_at], names[labels_at] if isinstance(labels_at, slice) else [names[labels_at]]
 
 
 def read_csv(path: Path) -> Any:

@@ -24,7 +24,7 @@ from datamodules.molecules.own_files import (
     unread_files,
 )
 from datamodules.molecules.own_labels import agreed_tasks, guess_task, scale_findings, units_of
-from datamodules.molecules.sdf import geometry_set, read_records
+from datamodules.molecules.sdf import geometry_set, read_records, record_name
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, usable_rows
 from datamodules.predicted import PredictedRows
 from datamodules.report import finding, with_remedies
@@ -181,7 +181,17 @@ class MoleculeCSVDataModule(MoleculeDataModule):
     def _featurise(self, files: Sequence[MoleculeFile], table: MoleculeTable) -> MoleculeSet:
         if self.geometry:
             return self._geometries(files, table)
-        return self.from_table(replace(table, smiles=[text for file in files for text in self._smiles(file)]))
+        smiles, unread = [], []
+        for file in files:
+            if file.blocks is None:
+                smiles += file.columns[self.smiles_column]
+                unread += [""] * file.size
+            else:
+                records = read_records(file.blocks, self.featurise_workers, self.cache_dir)
+                smiles += records.canonical
+                unread += records.reason
+        reasons = [own or other for own, other in zip(table.reasons, unread, strict=True)]
+        return self.from_table(replace(table, smiles=smiles, reasons=reasons))
 
     def _read_files(self) -> list[MoleculeFile]:
         files = [self._read(path, name, self.targets)
@@ -252,18 +262,13 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         if self.id_column is not None:
             return [text.strip() for text in file.columns[self.id_column]]
         prefix = f"{file.name}:" if number_of_files > 1 else ""
-        names = [block.split("\n", 1)[0].strip() for block in file.blocks] if file.blocks else [""] * file.size
+        names = [record_name(block) for block in file.blocks] if file.blocks else [""] * file.size
         return [name or f"{prefix}{row}" for row, name in enumerate(names)]
 
     def _owners(self, file: MoleculeFile) -> list[str]:
         if self.named_client_column is None:
             return [file.name] * file.size
         return [text.strip() for text in file.columns[self.named_client_column]]
-
-    def _smiles(self, file: MoleculeFile) -> list[str]:
-        if file.blocks is None:
-            return file.columns[self.smiles_column]
-        return read_records(file.blocks, self.featurise_workers, self.cache_dir).canonical
 
     def _set_task(self, y: np.ndarray, owner: Sequence[str], tasks: Sequence[str]) -> None:
         if self.given_task is not None:

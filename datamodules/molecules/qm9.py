@@ -6,10 +6,12 @@ The raw files are PyG's (``gdb9.sdf``, ``gdb9.sdf.csv``, ``uncharacterized.txt``
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import urllib.request
 import zipfile
+from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from torch_geometric.datasets.qm9 import HAR2EV, KCALMOL2EV, QM9
 
 from datamodules.molecules.datamodule import MoleculeDataModule
 from datamodules.molecules.moleculenet import label_column, read_csv
-from datamodules.molecules.sdf import geometry_set, read_records, sdf_blocks
+from datamodules.molecules.sdf import geometry_set, read_records, record_name, sdf_blocks
 from datamodules.molecules.table import MoleculeSet, usable_rows
 from datamodules.rawfiles import TIMEOUT_SECONDS
 
@@ -88,24 +90,46 @@ class QM9DataModule(MoleculeDataModule):
         frame = read_csv(folder / "gdb9.sdf.csv")
         y = np.stack([label_column(frame[column]) * np.float32(factor) for _, column, _, factor in TARGETS], axis=1)
         blocks = list(sdf_blocks(folder / "gdb9.sdf"))
-        if len(blocks) != len(frame):
-            raise ValueError(f"`{folder}`: gdb9.sdf has {len(blocks)} molecules and gdb9.sdf.csv {len(frame)} rows. "
-                             "Replace them by the published files.")
+        names = [record_name(block) for block in blocks]
+        _check_same_molecules(folder, names, frame)
         records = read_records(blocks, self.featurise_workers, self.cache_dir)
-        names = [block.split("\n", 1)[0].strip() for block in blocks]
-        rows, dropped = usable_rows(records.reason, names, self.invalid)
-        left_out = uncharacterised(folder / "uncharacterized.txt")
-        dropped += [{"row": int(row), "reason": "uncharacterised in QM9's own list", "smiles": names[row]}
-                    for row in rows if row in left_out]
+        file = str(folder / "gdb9.sdf")
+        rows, dropped = usable_rows(records.reason, names, self.invalid, lambda row: {"file": file, "file_row": row})
+        listed = uncharacterised(folder / "uncharacterized.txt")
+        left_out = {int(row) for row in rows if _number(names[row], int(row)) in listed}
+        dropped += [{"row": row, "reason": "uncharacterised in QM9's own list", "smiles": names[row], "file": file,
+                     "file_row": row} for row in left_out]
         dropped.sort(key=lambda drop: drop["row"])
         rows = np.array([row for row in rows if row not in left_out], dtype=np.int64)
         return geometry_set(records, rows, y, [name for name, *_ in TARGETS], [unit for _, _, unit, _ in TARGETS], dropped,
                             {"name": [names[row] for row in rows]})
 
 
+def _check_same_molecules(folder: Path, names: Sequence[str], frame: Any) -> None:
+    """Labels are joined to geometries by position, which is right only where the names on both sides agree.
+
+    Raises:
+        ValueError: With the first place at which they do not, or with two lengths.
+    """
+    labelled = frame["mol_id"].fillna("").str.strip().tolist() if "mol_id" in frame else [""] * len(frame)
+    for row, (name, other) in enumerate(zip(names, labelled, strict=False)):
+        if name and other and name != other:
+            raise ValueError(f"`{folder}`: molecule {row} (from 0) of gdb9.sdf is {name!r}, but row {row} of gdb9.sdf.csv has "
+                             f"the labels of {other!r} (`mol_id`). Both must have the same molecules in the same order: "
+                             "replace them by the published files.")
+    if len(names) != len(frame):
+        raise ValueError(f"`{folder}`: gdb9.sdf has {len(names)} molecules and gdb9.sdf.csv {len(frame)} rows. "
+                         "Replace them by the published files.")
+
+
+def _number(name: str, row: int) -> int:
+    """QM9's number of a molecule: that in its name ``gdb_17``, so that it holds in a part of the set, too."""
+    number = re.fullmatch(r"gdb_(\d+)", name)
+    return int(number[1]) if number else row + 1
+
 
 def uncharacterised(path: Path) -> set[int]:
-    """Rows of ``gdb9.sdf`` (from 0) in QM9's list of molecules whose geometry does not match their SMILES; nine lines
+    """Numbers (from 1, as in ``gdb_1``) in QM9's list of molecules whose geometry does not match their SMILES; nine lines
     of heading and two of ending, as PyG reads it.
 
     Raises:
@@ -113,7 +137,7 @@ def uncharacterised(path: Path) -> set[int]:
     """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[9:-2]
     try:
-        return {int(line.split()[0]) - 1 for line in lines if line.strip()}
+        return {int(line.split()[0]) for line in lines if line.strip()}
     except ValueError as error:
         raise ValueError(f"`{path}` is not QM9's list of uncharacterised molecules ({error}). Replace it by the "
                          "published one.") from error

@@ -1,11 +1,13 @@
 """SDF: molecules with positions, and the values that each record carries.
 
 A record is a name, a table of atoms with coordinates, bonds, and tags such as ``> <logP>`` with their value. RDKit parses
-all of it; this file takes the file apart and packs the geometries.
+the molecule; this file takes the file apart, reads the tags (also where RDKit cannot read the molecule: the record keeps
+its id, then) and packs the geometries.
 """
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 from rdkit import Chem, rdBase
 
-from datamodules.molecules.cache import Arrays, cached, content_key, pack_strings, unpack_strings
+from datamodules.molecules.cache import STRINGS, Arrays, cached, content_key, fault_of, pack_strings, unpack_strings
 from datamodules.molecules.packed import PackedMolecules
 from datamodules.molecules.parallel import map_chunks
 from datamodules.molecules.scaffold import murcko_scaffold
@@ -23,6 +25,7 @@ from datamodules.molecules.table import MoleculeSet
 from datamodules.table_scan import open_bytes
 
 MAX_RECORD = 1 << 26
+TAG = re.compile(r"\s*>.*?<(.+)>")  # > <logP>, >  <logP>  (17), > 25 <logP>
 
 
 def sdf_blocks(path: Path) -> Iterator[str]:
@@ -60,8 +63,11 @@ def encode_blocks(blocks: Sequence[str]) -> Arrays:
     with rdBase.BlockLogs():
         for block in blocks:
             mol = Chem.MolFromMolBlock(block, sanitize=False, removeHs=False)
-            if mol is None or mol.GetNumAtoms() == 0 or mol.GetNumConformers() == 0:
-                strings.append(("", "", "no molecule with coordinates in this record"))
+            reason = _cut(block)
+            if not reason and (mol is None or mol.GetNumAtoms() == 0 or mol.GetNumConformers() == 0):
+                reason = "no molecule with coordinates in this record"
+            if reason:
+                strings.append(("", "", reason))
                 counts.append((0, 0))
                 continue
             z += [mol.GetAtomWithIdx(i).GetAtomicNum() for i in range(mol.GetNumAtoms())]
@@ -73,6 +79,17 @@ def encode_blocks(blocks: Sequence[str]) -> Arrays:
     return {"atom_count": table[:, 0], "num_fragments": table[:, 1], "z": np.array(z, dtype=np.uint8),
             "pos": np.concatenate([np.zeros((0, 3), np.float32), *pos]), "canonical": pack_strings(list(canonical)),
             "scaffold": pack_strings(list(scaffold)), "reason": pack_strings(list(reason))}
+
+
+def _cut(block: str) -> str:
+    """Why a record is not one whole record: RDKit reads the first molecule, and takes what is left for nothing."""
+    lines = block.split("\n")
+    molecules = sum(line.startswith("M  END") for line in lines)
+    if molecules > 1:
+        return f"{molecules} molecules in one record: a `$$$$` line between them is missing"
+    if lines[-1] and not lines[-1].startswith("M  END"):
+        return "the file ends within this record, which has no `$$$$` line: is it complete?"
+    return ""
 
 
 def _names(mol: Chem.Mol) -> tuple[str, str]:
@@ -109,9 +126,11 @@ class Records:
 
 def read_records(blocks: Sequence[str], num_workers: int | None = None, cache_dir: str | Path | None = None) -> Records:
     """Parse the records of :func:`sdf_blocks`; arguments as for ``encode_table``."""
-    arrays = cached(cache_dir, content_key("sdf", "", blocks), lambda: _concatenate(map_chunks(
-        encode_blocks, blocks, num_workers, "reading SDF")))
-    canonical, scaffold, reason = (unpack_strings(arrays[name]) for name in ("canonical", "scaffold", "reason"))
+    arrays = cached(
+        cache_dir, content_key("sdf", "", blocks),
+        lambda: _concatenate(map_chunks(encode_blocks, blocks, num_workers, "reading SDF")),
+        lambda stored: fault_of(stored, encode_blocks([]), len(blocks), {"z": "atom_count", "pos": "atom_count"}))
+    canonical, scaffold, reason = (unpack_strings(arrays[name]) for name in STRINGS)
     return Records(arrays["atom_count"], arrays["num_fragments"], arrays["z"], arrays["pos"], canonical, scaffold, reason)
 
 
@@ -143,15 +162,24 @@ def values_of(blocks: Sequence[str]) -> list[dict[str, str]]:
 
 
 def block_values(block: str) -> dict[str, str]:
-    """Name of a record (under ``name``) and its tags, as texts; only the name, where RDKit cannot read the record."""
-    values = {"name": block.split("\n", 1)[0].strip()}
-    with rdBase.BlockLogs():
-        supplier = Chem.SDMolSupplier()
-        supplier.SetData(block + "$$$$\n", sanitize=False, removeHs=False)
-        mol = supplier[0] if len(supplier) else None
-    if mol is not None:
-        values |= {name: mol.GetProp(name).strip() for name in mol.GetPropNames()}
+    """Name of a record (under ``name``) and its tags, as texts. A tag's value goes up to the next empty line."""
+    lines = block.split("\n")
+    values = {"name": record_name(block)}
+    place = next((number + 1 for number, line in enumerate(lines) if line.startswith("M  END")), 4)
+    while place < len(lines):
+        tag = TAG.match(lines[place])
+        place += 1
+        if tag is not None:
+            start = place
+            while place < len(lines) and lines[place]:
+                place += 1
+            values[tag[1]] = "\n".join(lines[start:place]).strip()
     return values
+
+
+def record_name(block: str) -> str:
+    """A record's first line."""
+    return block.split("\n", 1)[0].strip()
 
 
 def _concatenate(chunks: Sequence[Arrays]) -> Arrays:

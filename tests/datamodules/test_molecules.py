@@ -140,16 +140,18 @@ def test_qm9_leaves_out_the_listed_molecules_and_survives_bad_records(tmp_path):
     raw.mkdir()
     columns = "mol_id A B C mu alpha homo lumo gap r2 zpve u0 u298 h298 g298 cv u0_atom u298_atom h298_atom g298_atom"
     (raw / "gdb9.sdf.csv").write_text("\n".join([columns.replace(" ", ",")] + [
-        ",".join([f"gdb_{i}", *map(str, range(i, i + 19))]) for i in range(4)]) + "\n")
-    good = "gdb\n\n\n  2  1  0  0  0  0  0  0  0  0999 V2000\n" + "".join(
+        ",".join([f"gdb_{i + 1}", *map(str, range(i, i + 19))]) for i in range(4)]) + "\n")
+    good = "gdb_1\n\n\n  2  1  0  0  0  0  0  0  0  0999 V2000\n" + "".join(
         f"{x:10.4f}    0.0000    0.0000 O   0  0\n" for x in (0.0, 1.2)) + "  1  2  1  0\nM  END\n$$$$\n"
     hyper = good.replace("  2  1  0", "  2  1  0", 1).replace("O   0", "F   0").replace("1  2  1", "1  2  3")
-    (raw / "gdb9.sdf").write_text(good + "junk\n$$$$\n" + hyper + good)
+    (raw / "gdb9.sdf").write_text(good + "gdb_2\njunk\n$$$$\n" + hyper.replace("gdb_1", "gdb_3") + good.replace("_1", "_4"))
     (raw / "uncharacterized.txt").write_text("\n" * 9 + "4 x\n\nend\n")
     data = ready(QM9DataModule(root=str(tmp_path), num_clients=1, cache_dir=None, fractions=(1.0, 0.0, 0.0)))
     assert data.molecules.packed.sample_id.tolist() == [0, 2]          # a triple-bonded F2 is kept: it has a geometry
     assert [(drop["row"], drop["reason"][:15]) for drop in data.molecules.dropped_rows] == [
         (1, "no molecule wit"), (3, "uncharacterised")]
+    assert data.num_rows_read == 4
+    assert [(drop["file"], drop["file_row"]) for drop in data.dropped_rows] == [(str(raw / "gdb9.sdf"), row) for row in (1, 3)]
     # Row 2 holds 2, 3, 4, ...: homo is the sixth number, u0_atom the sixteenth.
     assert data.molecules.packed.y[1, 2].item() == pytest.approx((2 + 5) * 27.211386246, rel=1e-6)
     assert data.molecules.packed.y[1, 7].item() == pytest.approx((2 + 15) * 0.04336414, rel=1e-6)
@@ -158,6 +160,49 @@ def test_qm9_leaves_out_the_listed_molecules_and_survives_bad_records(tmp_path):
         QM9DataModule(root=str(tmp_path), fragments="largest")
     with pytest.raises(ValueError, match="has 1 molecules and gdb9.sdf.csv 4 rows"):
         QM9DataModule(root=str(tmp_path), cache_dir=None).setup()
+
+
+def test_qm9s_labels_belong_to_the_molecule_of_that_name(tmp_path):
+    """Both files have three molecules, but not the same; and QM9's list of numbers means names, not places."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    columns = "mol_id A B C mu alpha homo lumo gap r2 zpve u0 u298 h298 g298 cv u0_atom u298_atom h298_atom g298_atom"
+
+    def read(records, rows, left_out=""):
+        atom = "\n\n\n  1  0  0  0  0  0  0  0  0  0999 V2000\n    0.0000    0.0000    0.0000 O   0  0\nM  END\n$$$$\n"
+        (raw / "gdb9.sdf").write_text("".join(name + atom for name in records))
+        (raw / "gdb9.sdf.csv").write_text("\n".join([columns.replace(" ", ","), *(",".join([r, *"1" * 19]) for r in rows)]))
+        (raw / "uncharacterized.txt").write_text("\n" * 9 + left_out + "\nend\n")
+        return ready(QM9DataModule(root=str(tmp_path), num_clients=1, cache_dir=None, fractions=(1.0, 0.0, 0.0)))
+
+    with pytest.raises(ValueError, match=r"molecule 1 \(from 0\) of gdb9.sdf is 'gdb_3', but row 1 of gdb9.sdf.csv has the "
+                                         r"labels of 'gdb_2' \(`mol_id`\).*same order: replace"):
+        read(["gdb_1", "gdb_3", "gdb_4"], ["gdb_1", "gdb_2", "gdb_3"])
+    with pytest.raises(ValueError, match="'gdb_7', but row 0"):
+        read(["gdb_7"], ["gdb_8", "gdb_9"])
+    data = read(["gdb_1", "gdb_68", "gdb_70"], ["gdb_1", "gdb_68", "gdb_70"], "3 x\n68 x\n")
+    assert [drop["row"] for drop in data.dropped_rows] == [1]
+    assert len(read(["", ""], ["gdb_1", "gdb_2"]).molecules) == 2       # without names there is only the place
+
+
+def test_moleculenets_columns_are_found_by_name_where_they_have_one(tmp_path):
+    raw = tmp_path / "freesolv" / "raw"
+    raw.mkdir(parents=True)
+    rows = [f"{ring},{i / 10},{-i}" for i, ring in enumerate(many(16))]
+
+    def read(header, lines):
+        (raw / "SAMPL.csv").write_text("\n".join([header, *lines]) + "\n")
+        data = MoleculeNetDataModule(root=str(tmp_path), name="FreeSolv", cache_dir=None, num_clients=1, fractions=(1, 0, 0))
+        return ready(data).molecules.packed.y.flatten().tolist()
+
+    assert read("iupac,smiles,calc,expt", [f"n,{row}" for row in rows]) == [-float(i) for i in range(16)]
+    with pytest.raises(ValueError, match=r"SAMPL.csv` is not the published table of freesolv: there column 1 \(from 0\) has "
+                                         "the SMILES.*here the columns are 'smiles', 'expt', 'calc'"):
+        read("smiles,expt,calc", rows)
+    (tmp_path / "tox21" / "raw").mkdir(parents=True)
+    (tmp_path / "tox21" / "raw" / "tox21.csv").write_text("NR-AR,NR-AhR,smiles\n" + "0,1,CC\n" * 9)
+    with pytest.raises(ValueError, match="not the published table of tox21: there the last column has the SMILES"):
+        ready(MoleculeNetDataModule(root=str(tmp_path), name="Tox21", cache_dir=None))
 
 
 def test_embedded_set_needs_no_files(cache):

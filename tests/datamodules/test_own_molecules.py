@@ -11,6 +11,7 @@ from rdkit import Chem
 
 from datamodules import MoleculeCSVDataModule
 from datamodules.molecules.own_labels import agreed_tasks, guess_task, scale_findings
+from datamodules.molecules.sdf import block_values
 
 SITE_A = "code;smiles;logS [mol/L];note\nA1;CCO;-0,5;x\nA2;c1ccccc1;-1,5;\nA3;C1CC;2,5;bad\nA4;CC(=O)O;;none\nA5;CCN;>3;\n"
 SITE_B = "smiles,code,tox,logS [mol/L]\nCCO,B1,1,-0.7\nCCCl,B2,0,-2\nC[N+](C)C.[Cl-],B3,0.5,-3\n"
@@ -213,6 +214,39 @@ def test_sdf_with_positions_for_schnet(tmp_path):
     assert {f["kind"]: f["count"] for f in data.report()["findings"]}["flat_geometry"] == 4
     with pytest.raises(ValueError, match="`data.init_args.fragments: largest` is for bonds"):
         ready(files=str(tmp_path / "flat.sdf"), geometry=True, fragments="largest")
+
+
+def test_a_record_that_cannot_be_read_keeps_its_id_and_its_reason(tmp_path):
+    """With bonds as with positions; RDKit takes two molecules without a line between them for the first one."""
+    good = [record(f"m{i}", [("O", (0.0, 0.0, 0.1))], {"code": f"A{i}", "y": i / 2}) for i in range(5)]
+    good[2] = good[2].replace(" O   0", " Xx  0")
+    good[3] = good[3].replace("$$$$\n", "") + good[3].replace("m3", "m9")
+    (tmp_path / "m.sdf").write_text("".join(good) + record("m5", [("O", (0, 0, 0))], {"code": "A5", "y": 1.25})[:-8])
+    for geometry in (False, True):
+        data = ready(files=str(tmp_path / "m.sdf"), geometry=geometry, num_clients=1, **ALL)
+        assert [(d["row"], d["id"], d["reason"]) for d in data.dropped_rows] == [
+            (2, "A2", "no molecule with coordinates in this record"),
+            (3, "A3", "2 molecules in one record: a `$$$$` line between them is missing"),
+            (5, "A5", "the file ends within this record, which has no `$$$$` line: is it complete?")]
+        assert data.molecules.packed.y.flatten().tolist() == [0, 0.5, 2] and data.num_rows_read == 6
+
+
+@pytest.mark.parametrize("tags", [
+    ">  <y>  (3)\n1\n\n> <a b>\n x \n\n", "> <y>\n1\n2\n\n> <z>\n3\n\n", "> 25 <w> \n5\n\n> <q>\n\n> <r>\n8\n\n",
+    "> <y>\n> <z>\n1\n\n", "> <y>\n1\n\n> <y>\n2\n\n", "> <a>b>\n2\n\n", "> DT12\n2\n\n", "> <y>\n1\n   \n2\n\n",
+    "><y>\n1\n\n", "",
+])
+def test_tags_are_read_as_rdkit_reads_them(tags):
+    block = record("m", [("O", (0.0, 0.0, 0.1))], {}).removesuffix("$$$$\n") + tags
+    supplier = Chem.SDMolSupplier()
+    supplier.SetData(block + "$$$$\n", sanitize=False)
+    theirs = {name: supplier[0].GetProp(name).strip() for name in supplier[0].GetPropNames()}
+    assert block_values(block) == {"name": "m", **theirs}
+
+
+def test_a_last_value_ends_where_its_record_ends():
+    """RDKit has `1.5\\n$$$$` where no empty line follows."""
+    assert block_values("m\n\n\nM  END\n> <y>\n1.5\n") == {"name": "m", "y": "1.5"}
 
 
 def test_sdf_with_bonds_is_the_same_as_its_smiles(tmp_path):

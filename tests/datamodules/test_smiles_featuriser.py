@@ -123,10 +123,19 @@ def test_writing_of_the_smiles_does_not_matter():
     ("c1cccc1", "invalid SMILES: Can't kekulize mol"),
     ("CC(=O)(C)C", "invalid SMILES: Explicit valence for atom # 1 C, 5"),
     ("|$_AV:$|", "no atoms|invalid SMILES"),
+    ("CC (=O)O", "has a blank at position 2"), ("CC\tO", "has a blank at position 2"), ("C\nC", "has a blank at position 1"),
+    (" CCO ethanol ", "has a blank at position 3"), ("CC\u00a0O", "has a blank at position 2"),
+    ("CC |$;$| name", "has a blank at position 2"), ("CC |$;$|O", "has a blank at position 2"),
+    ("CC ,", "has a blank at position 2"),
 ])
 def test_bad_rows_have_a_reason(smiles, reason):
     with pytest.raises(ValueError, match=reason):
         parse_smiles(smiles)
+
+
+def test_an_extension_may_follow_a_smiles():
+    for text, same in ((" CC(=O)O |$;;;$| ", "CC(=O)O"), ("C |^1:0|", "[CH3]"), ("CCO", "CCO")):
+        assert Chem.MolToSmiles(parse_smiles(text)) == same
 
 
 def test_table_keeps_row_numbers_and_lists_what_it_drops():
@@ -191,11 +200,51 @@ def test_cache_is_keyed_by_content_and_survives_damage(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 4
 
 
+@pytest.mark.parametrize("damage", [
+    lambda arrays: arrays.pop("bonds"),
+    lambda arrays: arrays.update(scaffold=pack_strings(["", ""])),
+    lambda arrays: arrays.update(atom_count=arrays["atom_count"][:1]),
+    lambda arrays: arrays.update(atom_code=arrays["atom_code"][:-1]),
+    lambda arrays: arrays.update(bonds=arrays["bonds"].astype(np.int64)),
+    lambda arrays: arrays.update(bonds=arrays["bonds"][:, :2]),
+    lambda arrays: arrays.update(bond_count=arrays["bond_count"] + 1),
+    lambda arrays: arrays.update(other=np.arange(2)),
+])
+def test_a_cache_file_of_other_arrays_is_no_cache(tmp_path, caplog, damage):
+    rows = ["CCO", "c1ccccc1", "bad"]
+    first = encode_table(rows, cache_dir=tmp_path)
+    [file] = tmp_path.iterdir()
+    with np.load(file) as stored:
+        arrays = dict(stored)
+    damage(arrays)
+    np.savez(file, **arrays)
+    again = encode_table(rows, cache_dir=tmp_path)
+    assert "does not hold what it should" in caplog.text
+    assert again.scaffold == first.scaffold and (again.bonds == first.bonds).all() and again.reason == first.reason
+    caplog.clear()
+    encode_table(rows, cache_dir=tmp_path)
+    assert caplog.text == ""                                                             # remade
+
+
+def test_a_cache_file_with_any_bytes_changed_gives_the_same(tmp_path):
+    rows, rng = ["CCO", "c1ccccc1"], np.random.default_rng(0)
+    first = encode_table(rows, cache_dir=tmp_path)
+    [file] = tmp_path.iterdir()
+    whole = file.read_bytes()
+    for _ in range(100):
+        data = bytearray(whole)
+        for place in rng.integers(len(data), size=3):
+            data[place] = rng.integers(256)
+        file.write_bytes(data)
+        again = encode_table(rows, cache_dir=tmp_path)
+        assert again.canonical == first.canonical and (again.atom_code == first.atom_code).all()
+
+
 def test_cache_runs_no_code_and_can_do_without_a_folder(tmp_path):
     path = tmp_path / "key.npz"
     np.savez(path, x=np.array([Path("evil")], dtype=object), allow_pickle=True)
-    assert cached(tmp_path, "key", lambda: {"x": np.arange(2)})["x"].tolist() == [0, 1]
+    assert cached(tmp_path, "key", lambda: {"x": np.arange(2)}, lambda _: "")["x"].tolist() == [0, 1]
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert cached(blocked / "below", "key", lambda: {"x": np.arange(2)})["x"].tolist() == [0, 1]
+    assert cached(blocked / "below", "key", lambda: {"x": np.arange(2)}, lambda _: "")["x"].tolist() == [0, 1]
     assert unpack_strings(pack_strings(["", "C", "é"])) == ["", "C", "é"] and unpack_strings(pack_strings([])) == []
