@@ -11,10 +11,12 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.memory import peak_rss_bytes
 from fl_lightning.engine.seeds import stream
+from fl_lightning.engine.trainer_args import missing_metric_in_words
 from fl_lightning.reporting.run_folder import RunFolder
 from fl_lightning.reporting.scores import summarise, versions
 
@@ -42,6 +44,12 @@ def fit_centrally(
     """
     begin = time.perf_counter()
     seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+    if not is_overridden("train_dataloader", datamodule):
+        raise ValueError(
+            f"`--federation null` trains on the undivided data, but `data: {type(datamodule).__name__}` has no "
+            "`train_dataloader`. Give it one over the data of all clients, or train each client alone: "
+            "`--federation.strategy LocalOnly`."
+        )
     datamodule.prepare_data()
     datamodule.setup("fit")
     schema = getattr(datamodule, "schema", None)
@@ -55,7 +63,8 @@ def fit_centrally(
     best = ModelCheckpoint(folder.path / "checkpoints", "best", monitor=monitor, mode=mode, save_top_k=1)
     trainer.callbacks = trainer._callback_connector._reorder_callbacks([*trainer.callbacks, best])
     with stream(seed, "central"), quiet():
-        trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)
+        with missing_metric_in_words():
+            trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)
         epochs = trainer.current_epoch
         if best.best_model_score is not None and not bool(best.best_model_score.isfinite()):
             trainer.save_checkpoint(best.best_model_path)  # undefined in each epoch: the last is the best, as in a federation

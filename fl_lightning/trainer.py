@@ -22,16 +22,19 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fl_lightning.engine import checkpoint
-from fl_lightning.engine.client import LocalSettings, count_samples, named_outputs
+from fl_lightning.engine.client import LocalSettings, named_outputs
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.federation import Federation
-from fl_lightning.engine.local import LocalTrainer, check_trainer_args, quiet, set_up
+from fl_lightning.engine.local import LocalTrainer, quiet, set_up
 from fl_lightning.engine.memory import peak_rss_bytes
 from fl_lightning.engine.messages import Payload
+from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.remote import AtSites, SiteData
+from fl_lightning.engine.samples import count_samples
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.seeds import stream
+from fl_lightning.engine.trainer_args import check_package, check_trainer_args
 from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.reporting.monitor import Monitor, is_better, selection_value
 from fl_lightning.reporting.run_folder import RunFolder
@@ -70,12 +73,12 @@ class FederatedTrainer:
     ) -> None:
         self.settings = FederationSettings(**federation)
         trainer_args = dict(trainer or {})
+        check_trainer_args(trainer_args)
         self._logger = trainer_args.pop("logger", None)
         self._root = trainer_args.pop("default_root_dir", None)
         self._progress = trainer_args.pop("enable_progress_bar", None)
         for server_only in ("enable_checkpointing", "enable_model_summary"):
             trainer_args.pop(server_only, None)
-        check_trainer_args(trainer_args)
         self.trainer_args = trainer_args
         self.fast_dev_run = bool(trainer_args.get("fast_dev_run"))
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
@@ -183,6 +186,7 @@ class _Run:
         self.started = time.perf_counter()
         self.trainer, self.module, self.settings = trainer, module, trainer.settings
         settings, strategy = self.settings, self.settings.strategy
+        check_package(module, "model", L.LightningModule)
         for method, kind in (("training_step", module), ("configure_optimizers", module)):
             if not is_overridden(method, kind):
                 raise ValueError(f"`model: {type(module).__name__}` has no `{method}`; a client cannot train it.")
@@ -215,7 +219,8 @@ class _Run:
                 + ("some entries are private." if self.entries.private else "the server has no data.")
                 + " Leave it out."
             )
-        self.empty = [c for c in self.clients if count_samples(self.datamodules[c]) == 0]
+        sizes = _sizes(self.datamodules)
+        self.empty = [c for c in self.clients if sizes[c] == 0]
         if len(self.empty) == len(self.clients):
             raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
         strategy.check(module, [d for d in self.datamodules if not isinstance(d, SiteData)], self.server_data)
@@ -226,7 +231,7 @@ class _Run:
             "federation": settings.describe(),
             "seed": trainer.seed,
             "clients": len(self.clients),
-            "data": _fingerprint(datamodule, self.datamodules),
+            "data": _fingerprint(datamodule, self.datamodules, sizes),
         }
         self.identity = json.loads(json.dumps(identity, default=str))  # as a checkpoint gives it back
         scratch = not write or trainer.fast_dev_run or rank_zero_only.rank != 0
@@ -312,8 +317,8 @@ class _Run:
     def train(self) -> None:
         """All phases and rounds from where the state stands."""
         state, settings = self.state, self.settings
-        if settings.monitor is not None and state["phase"] == state["step"] == state["round"] == 0:
-            self._try_monitor()
+        if state["phase"] == state["step"] == state["round"] == 0:
+            self._rehearse()
         while state["phase"] < len(self.phases):
             phase = self.phases[state["phase"]]
             with self._bar(phase.name, state["step"], phase.num_steps) as bar:
@@ -431,25 +436,15 @@ class _Run:
             metrics = self.local.evaluate(self.server_data, stage)
         return None if metrics is None else {k: v if math.isfinite(v) else None for k, v in metrics.items()}
 
-    def _try_monitor(self) -> None:
-        """A wrong ``federation.monitor`` is found now, and not after the first round, which phases may put off for hours.
-
-        The untrained model is validated until one data set logs the metric: as a rule once. It is a copy, and its random
-        stream is its own, so that the run's bits are those without this.
-        """
-        probe = LocalTrainer(copy.deepcopy(self.module), copy.deepcopy(self.trainer.trainer_args), self.trainer.seed)
-        seen: list[Mapping[str, Any] | None] = []
-        for data in (self.server_data, *self.datamodules):
-            if not isinstance(data, L.LightningDataModule):
-                continue  # at a site of its own, or none
-            try:
-                with quiet(), stream(self.trainer.seed, "monitor", 0):
-                    seen.append(probe.evaluate(data, "val"))
-            except Exception:  # a module may need what only a round gives it; the first validation tells
-                return
-            if self.monitor.metric in (seen[-1] or {}):
-                return
-        self.monitor.check(seen)
+    def _rehearse(self) -> None:
+        """What would fail in every round is found now, and not after the first, which phases may put off for hours."""
+        here = {c: d for c, d in enumerate(self.datamodules) if not isinstance(d, SiteData)}
+        rehearsal = Rehearsal(self.module, self.trainer.trainer_args, self.trainer.seed)
+        training = {c: d for c, d in here.items() if c not in self.empty}
+        rehearsal.check_lone_batches(training)
+        rehearsal.check_optimizers_and_callbacks(training)
+        data = [*here.values()] if self.server_data is None else [self.server_data, *here.values()]
+        self.monitor.check(rehearsal.logged_in_validation(data, self.monitor.metric))
 
     def predictions(self) -> dict[int | None, list[dict[str, Tensor]]]:
         """See :meth:`FederatedTrainer.predict`."""
@@ -550,6 +545,7 @@ def _client_data(datamodule: Data, seed: int) -> tuple[L.LightningDataModule | N
     if isinstance(datamodule, Sequence):
         clients, server = list(datamodule), None
     else:
+        check_package(datamodule, "data", L.LightningDataModule)
         datamodule.prepare_data()
         set_up(datamodule, "fit", seed)
         if not hasattr(datamodule, "client_datamodules"):
@@ -561,15 +557,27 @@ def _client_data(datamodule: Data, seed: int) -> tuple[L.LightningDataModule | N
     if not clients:
         raise ValueError("There are no clients: the list of data modules is empty.")
     for client, own in enumerate(clients):
+        check_package(own, f"data of client {client}", L.LightningDataModule)
         own.prepare_data()
         set_up(own, "fit", seed, client)
     return server, clients
 
 
-def _fingerprint(datamodule: Data, clients: Sequence[L.LightningDataModule]) -> Any:
+def _sizes(clients: Sequence[L.LightningDataModule]) -> list[int]:
+    """Number of training samples of each client, counted once: a data module may have to build a loader for it."""
+    sizes = []
+    for client, data in enumerate(clients):
+        try:
+            sizes.append(count_samples(data))
+        except ValueError as error:
+            raise ValueError(f"Client {client}: {error}") from error
+    return sizes
+
+
+def _fingerprint(datamodule: Data, clients: Sequence[L.LightningDataModule], sizes: Sequence[int]) -> Any:
     if hasattr(datamodule, "fingerprint"):
         return datamodule.fingerprint()
-    return [c.fingerprint() if hasattr(c, "fingerprint") else count_samples(c) for c in clients]
+    return [c.fingerprint() if hasattr(c, "fingerprint") else size for c, size in zip(clients, sizes, strict=True)]
 
 
 def _describe_run(trainer: FederatedTrainer, module: L.LightningModule) -> dict[str, Any]:

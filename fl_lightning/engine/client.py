@@ -85,7 +85,7 @@ class Client:
     @property
     def num_train_samples(self) -> int:
         """Number of training samples, 0 if the client has nothing to train on."""
-        return count_samples(self.datamodule)
+        return self._worker.local.num_train_samples(self.datamodule)
 
     def load(self, received: Mapping[str, Tensor]) -> None:
         """Make the live module this client's: initial values, then its remembered entries, then the received ones.
@@ -250,15 +250,6 @@ def named_outputs(batch: Any) -> dict[str, Tensor]:
     if isinstance(batch, Mapping) and all(isinstance(t, Tensor) for t in batch.values()):
         return dict(batch)
     raise ValueError(f"`predict_step` returned {type(batch).__name__}; return a tensor or a dict of tensors.")
-
-
-def count_samples(datamodule: L.LightningDataModule) -> int:
-    """``num_train_samples`` of a data module, else the length of its training set, else of its loader."""
-    number = getattr(datamodule, "num_train_samples", None)
-    if number is None:
-        loader = datamodule.train_dataloader()
-        number = len(getattr(loader, "dataset", loader))
-    return int(number)
 
 
 def _json(metrics: Mapping[str, float]) -> dict[str, float | None]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -24,7 +24,9 @@ from torch import Tensor
 
 from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.reused_trainer import ReusedTrainer
+from fl_lightning.engine.samples import samples_of
 from fl_lightning.engine.seeds import stream
+from fl_lightning.engine.trainer_args import callbacks_of
 
 QUIET = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities")
 
@@ -57,13 +59,14 @@ class LocalTrainer:
         self._trainer: L.Trainer | None = None
 
     def fit(
-        self, datamodule: L.LightningDataModule, optimizer_state: dict[str, Tensor] | None = None
+        self, datamodule: L.LightningDataModule, optimizer_state: dict[str, Tensor] | None = None, loader: Any = None
     ) -> dict[str, float]:
         """Train the module on the client's training data.
 
         Args:
             datamodule: The client's data.
             optimizer_state: State to continue from (see :attr:`optimizer_state`); ``None`` starts afresh.
+            loader: A loader to train on in this and later fits, instead of the data module's own.
 
         Returns:
             The metrics that the module logged.
@@ -74,14 +77,37 @@ class LocalTrainer:
             self._optimizer_state.begin(optimizer_state)
             for name, part in self.module.named_modules():  # `fit` keeps the mode it finds, e.g. of an evaluation
                 part.training = self._modes.get(name, True)
+            data = self._reused(datamodule)
+            if loader is not None:
+                data.replace("train", loader)
             with self._short_logging(trainer):
-                self._guarded(trainer.fit, self.module, datamodule=self._reused(datamodule))
+                self._guarded(trainer.fit, self.module, datamodule=data)
             if trainer.num_training_batches == 0:
                 raise ValueError(
                     "its training loader has no batch (`drop_last` with fewer samples than the batch size?), so nothing "
                     "was trained"
                 )
             return _floats(trainer.callback_metrics)
+
+    def num_train_samples(self, datamodule: L.LightningDataModule) -> int:
+        """As :func:`~fl_lightning.engine.samples.count_samples`, by the loader of the fits, so that no other is built."""
+        number = getattr(datamodule, "num_train_samples", None)
+        if number is not None:
+            return int(number)
+        data = self._reused(datamodule)
+        data.prepare_data()
+        data.setup("fit")
+        return samples_of(data.train_dataloader(), datamodule)
+
+    def configured_optimizers(self, datamodule: L.LightningDataModule) -> Any:
+        """What the module's ``configure_optimizers`` returns, with a trainer that has these data, as in a fit."""
+        trainer, data = self._fresh_loops(), self._reused(datamodule)
+        trainer._data_connector.attach_data(self.module, datamodule=data)
+        trainer.strategy._lightning_module = self.module
+        self.module.trainer = trainer
+        data.prepare_data()
+        data.setup("fit")
+        return self.module.configure_optimizers()
 
     def check(self) -> None:
         """Can the trainer be made, and will it take the module's optimiser?
@@ -244,6 +270,18 @@ class ReusedData(L.LightningDataModule):
         """The loader of a stage which every later call gives again; ``None`` before the first."""
         return self._done.get(stage)
 
+    def replace(self, stage: str, loader: Any) -> None:
+        """Give this loader instead of the data module's own."""
+        self._done[stage] = loader
+
+    def _loader(self, stage: str, make: Any) -> Any:
+        """A loader, made under a stream of its own: what it draws must not depend on the round in which it is first needed."""
+        def under_its_stream() -> Any:
+            with stream(self._seed, f"{stage} loader", client=self._client):
+                return make()
+
+        return self._once(stage, under_its_stream)
+
     def prepare_data(self) -> None:
         self._once("prepare", self._inner.prepare_data)
 
@@ -252,7 +290,7 @@ class ReusedData(L.LightningDataModule):
         self._once(f"setup/{stage}", lambda: set_up(self._inner, stage, self._seed, self._client))
 
     def train_dataloader(self) -> Any:
-        loader = self._once("train", self._inner.train_dataloader)
+        loader = self._loader("train", self._inner.train_dataloader)
         for holder in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
             own = getattr(holder, "generator", None)
             if isinstance(own, torch.Generator):  # a stream of the user's own: begins anew in each fit, like all others
@@ -260,13 +298,13 @@ class ReusedData(L.LightningDataModule):
         return loader
 
     def val_dataloader(self) -> Any:
-        return self._once("val", self._inner.val_dataloader)
+        return self._loader("val", self._inner.val_dataloader)
 
     def test_dataloader(self) -> Any:
-        return self._once("test", self._inner.test_dataloader)
+        return self._loader("test", self._inner.test_dataloader)
 
     def predict_dataloader(self) -> Any:
-        return self._once("predict", self._inner.predict_dataloader)
+        return self._loader("predict", self._inner.predict_dataloader)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -302,7 +340,7 @@ class _OptimizerState(Callback):
         self.received, self.finished = received, []
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._check_binding(trainer.optimizers, module)
+        check_binding(trainer.optimizers, module)
         known, states = self._fresh
         if [id(o) for o in trainer.optimizers] == [id(o) for o in known]:
             # The module gives the same object in every fit: what the last client left in it is not this one's.
@@ -316,17 +354,22 @@ class _OptimizerState(Callback):
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.finished = list(trainer.optimizers)
 
-    @staticmethod
-    def _check_binding(optimizers: Sequence[torch.optim.Optimizer], module: L.LightningModule) -> None:
-        own = {id(p) for p in module.parameters()}
-        for optimizer in optimizers:
-            if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-                raise ValueError(
-                    f"the optimiser that `{type(module).__name__}.configure_optimizers` returned holds none of the "
-                    "module's parameters (it was bound to another copy of the module), so nothing would be trained. "
-                    "Create it in `configure_optimizers` from `self.parameters()`; in a config, take an "
-                    "`OptimizerCallable` in `model.init_args`"
-                )
+
+def check_binding(optimizers: Sequence[torch.optim.Optimizer], module: L.LightningModule) -> None:
+    """Does each optimiser hold a parameter of the module?
+
+    Raises:
+        ValueError: With what to write instead.
+    """
+    own = {id(p) for p in module.parameters()}
+    for optimizer in optimizers:
+        if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+            raise ValueError(
+                f"the optimiser that `{type(module).__name__}.configure_optimizers` returned holds none of the "
+                "module's parameters (it was bound to another copy of the module), so nothing would be trained. "
+                "Create it in `configure_optimizers` from `self.parameters()`; in a config, take an "
+                "`OptimizerCallable` in `model.init_args`"
+            )
 
 
 def flatten_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
@@ -354,35 +397,6 @@ def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], flat: Mappin
         states.setdefault(int(index), {}).setdefault(int(parameter), {})[key] = tensor.clone()
     for index, optimizer in enumerate(optimizers):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": states.get(index, {})})
-
-
-def check_trainer_args(args: Mapping[str, Any]) -> None:
-    """Refuse what a client's trainer cannot do.
-
-    Raises:
-        ValueError: In the YAML's names.
-    """
-    for callback in callbacks_of(args):
-        if isinstance(callback, ModelCheckpoint):
-            raise ValueError(
-                "`trainer.callbacks` holds a ModelCheckpoint, but `trainer` is what a client does in one round. "
-                "The federation writes a checkpoint a round itself: use `federation.keep_last`."
-            )
-    if args.get("max_epochs") == 0 or args.get("max_steps") == 0:
-        raise ValueError(
-            "`trainer.max_epochs` and `trainer.max_steps` are a client's local work in a round: at least 1."
-        )
-    if args.get("max_epochs") == -1 and args.get("max_steps", -1) in (-1, None) and args.get("max_time") is None:
-        raise ValueError(
-            "`trainer.max_epochs: -1` would never end: it is a client's local work in a round. Give a number of "
-            "epochs, or `trainer.max_steps`."
-        )
-
-
-def callbacks_of(args: Mapping[str, Any]) -> list[Callback]:
-    """``trainer.callbacks`` as a list; Lightning takes a single one, too."""
-    callbacks = args.get("callbacks") or []
-    return [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:

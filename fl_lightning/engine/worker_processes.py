@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
-from fl_lightning.engine.client import Worker, count_samples
+from fl_lightning.engine.client import Worker
 from fl_lightning.engine.in_process import StoreFiles
 from fl_lightning.engine.local import quiet
 from fl_lightning.engine.messages import Message, NoReply
+from fl_lightning.engine.samples import count_samples
 from fl_lightning.engine.transport import ClientSpec, Engine
 
 
@@ -52,10 +53,11 @@ class WorkerProcesses(Engine):
         number = min(self.num_workers, len(spec.datamodules))
         load = [0] * number
         clients: list[list[int]] = [[] for _ in range(number)]
-        for client in sorted(range(len(spec.datamodules)), key=lambda c: (-count_samples(spec.datamodules[c]), c)):
+        sizes = [count_samples(data) for data in spec.datamodules]
+        for client in sorted(range(len(sizes)), key=lambda c: (-sizes[c], c)):
             worker = min(range(number), key=lambda w: (load[w], w))
             clients[worker].append(client)
-            load[worker] += 1 + count_samples(spec.datamodules[client])
+            load[worker] += 1 + sizes[client]
         self._workers = [_Process(sorted(own)) for own in clients]
         for index in range(number):
             self._spawn(index)

@@ -19,10 +19,12 @@ from typing import Any
 import torch
 
 from fl_lightning.cli import FederatedCLI
-from fl_lightning.engine.client import LocalSettings, Worker, count_samples
+from fl_lightning.engine.client import LocalSettings, Worker
 from fl_lightning.engine.ledger import Ledger
 from fl_lightning.engine.local import quiet, set_up
 from fl_lightning.engine.messages import Message, NoReply, Payload
+from fl_lightning.engine.rehearsal import Rehearsal
+from fl_lightning.engine.samples import count_samples
 from fl_lightning.engine.seeds import stream
 from fl_lightning.flower.contact import agreed, closest, tensors_sha256, version_error
 from fl_lightning.flower.processes import frames
@@ -127,6 +129,9 @@ class SiteWorker:
                 module.build(schema)
         strategy.check(module, [own], whole if self.config.whole_data else None)
         self._schema, self._initial = schema, tensors_sha256(module.state_dict())
+        rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed)
+        rehearsal.check_lone_batches({client: own})
+        rehearsal.check_optimizers_and_callbacks({client: own})
         private = tuple(trainer.settings.private) + tuple(getattr(module, "private_entries", ()))
         settings = LocalSettings(
             run="",

@@ -12,7 +12,8 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fl_lightning.engine.local import LocalTrainer, check_trainer_args
+from fl_lightning.engine.local import LocalTrainer
+from fl_lightning.engine.trainer_args import check_trainer_args
 from lit_models import GraphSAGE, LitNodeClassifier
 from lit_models.base import LitGraphModule
 from lit_models.objectives.base import Objective

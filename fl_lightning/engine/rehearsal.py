@@ -1,0 +1,202 @@
+"""Rehearsal: what would fail in every round, tried on a copy before round 1.
+
+A client that errs is named and left out of the round, which is right for a broken disk and wrong for a mistake that all
+rounds share: it would be told once a client and round, after phases that may take hours.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.core.optimizer import _configure_optimizers, _configure_schedulers_automatic_opt
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader
+
+from fl_lightning.engine.local import LocalTrainer, check_binding, quiet
+from fl_lightning.engine.samples import lone_batch
+from fl_lightning.engine.seeds import stream
+from fl_lightning.engine.trainer_args import callbacks_of, check_callbacks, check_package, early_stops
+
+Clients = Mapping[int, L.LightningDataModule]
+# What says how much is trained, or who looks on: a rehearsal trains on one batch, alone.
+_LEFT_OUT = ("callbacks", "fast_dev_run", "min_epochs", "min_steps", "max_steps", "max_time", "overfit_batches")
+
+
+class Rehearsal:
+    """Tries a run's steps on copies, under a random stream of its own, so that the run's bits are those without it.
+
+    Args:
+        module: The module, with its layers.
+        trainer_args: Arguments of the clients' ``lightning.Trainer``.
+        seed: Seed of the run.
+    """
+
+    def __init__(self, module: L.LightningModule, trainer_args: Mapping[str, Any], seed: int) -> None:
+        self._module, self._args, self._seed = module, trainer_args, seed
+
+    # ---- batches of one -----------------------------------------------------------------------------------------------
+
+    def check_lone_batches(self, clients: Clients) -> None:
+        """A BatchNorm layer cannot be trained on a single value a channel, so a batch of one sample may fail in each round.
+
+        Whether it does depends on the layer's place (an image and a molecule have many values): one such batch is tried.
+
+        Raises:
+            ValueError: Naming clients, layer and remedy.
+        """
+        if not any(isinstance(layer, _BatchNorm) for layer in self._module.modules()):
+            return
+        found: dict[int, str] = {}
+        layer = None
+        for client, data in clients.items():
+            with stream(self._seed, "train loader", client=client):
+                loader = data.train_dataloader()
+            text = lone_batch(loader, self._args)
+            if text is None:
+                continue
+            layer = layer or self._layer_that_needs_two(client, data, loader)
+            if layer is None:
+                return
+            found[client] = text
+        if found:
+            some = "; ".join(f"client {client}: {text}" for client, text in list(found.items())[:5])
+            raise ValueError(
+                f"{layer} of `model: {type(self._module).__name__}` cannot be trained on a batch of one sample, which "
+                f"{len(found)} client{'s have' if len(found) > 1 else ' has'} in every epoch ({some}) and would fail for. Use "
+                "`drop_last=True` in the training loader, another batch size, or a normalisation that needs no batch "
+                "(LayerNorm, GroupNorm)."
+            )
+
+    def _layer_that_needs_two(self, client: int, data: L.LightningDataModule, loader: DataLoader) -> str | None:
+        """Name and class of the layer that refuses one sample of this client, if one does."""
+        probe, entered = self._probe(), []
+        for name, layer in probe.module.named_modules():
+            if isinstance(layer, _BatchNorm):
+                text = f"`{name}` ({type(layer).__name__})"
+                layer.register_forward_pre_hook(lambda *call, _text=text: entered.append(_text))
+        try:
+            with _untouched(data), stream(self._seed, "rehearsal", client=client):
+                sample = loader.dataset[next(iter(loader.sampler))]
+                probe.fit(data, loader=DataLoader([sample], batch_size=1, collate_fn=loader.collate_fn))
+        except ValueError as error:
+            if "Expected more than 1 value per channel" in str(error) and entered:
+                return entered[-1]
+        except Exception:  # noqa: BLE001  anything else is not what was asked; the first round tells
+            return None
+        return None
+
+    # ---- monitors -----------------------------------------------------------------------------------------------------
+
+    def check_optimizers_and_callbacks(self, clients: Clients) -> None:
+        """The module's optimisers, schedulers and callbacks, and what early stopping and schedulers wait for: a client's fit
+        validates nothing, so that a metric of the validation is never there.
+
+        Raises:
+            ValueError: Naming where the monitor was set and what is logged.
+        """
+        client, data = next(iter(clients.items()), (None, None))
+        if data is None:
+            return
+        probe = self._probe()
+        own, where = self._callbacks_of_the_module(probe.module), f"{type(self._module).__name__}.configure_callbacks"
+        waiting = {
+            f'`EarlyStopping(monitor="{stop.monitor}")` in `{place}`': stop.monitor
+            for place, callbacks in (("trainer.callbacks", callbacks_of(self._args)), (where, own))
+            for stop in early_stops(callbacks)
+        }
+        waiting |= self._plateaus(probe, data, client)
+        if not waiting:
+            return
+        logged: set[str] = set()
+        for client, data in clients.items():
+            try:
+                with _untouched(data), stream(self._seed, "rehearsal", client=client):
+                    logged |= probe.fit(data).keys()
+            except Exception:  # noqa: BLE001  a module may need what only a round gives it; the first round tells
+                return
+            if logged.issuperset(waiting.values()):
+                return
+        for where, monitor in waiting.items():
+            if monitor not in logged:
+                raise ValueError(
+                    f"{where} waits for a metric that is not logged in a client's local training, in which nothing is "
+                    "validated: the federation validates after a round, and early stopping or a plateau over rounds is not "
+                    f"supported yet. `{type(self._module).__name__}` logs there: {', '.join(sorted(logged)) or 'nothing'}. "
+                    "Monitor one of these, or leave it out: the best round by `federation.monitor` is kept in any case."
+                )
+
+    def _callbacks_of_the_module(self, module: L.LightningModule) -> list[Any]:
+        """The module's own callbacks; the copy then trains without them."""
+        try:
+            given = module.configure_callbacks()
+        except Exception:  # noqa: BLE001  it may need its trainer
+            return []
+        callbacks = list(given) if isinstance(given, Sequence) else [given]
+        where = f"{type(module).__name__}.configure_callbacks"
+        check_callbacks(callbacks, f"`{where}`")
+        for callback in callbacks:
+            check_package(callback, where)
+        module.configure_callbacks = list
+        return callbacks
+
+    def _plateaus(self, probe: LocalTrainer, data: L.LightningDataModule, client: int) -> dict[str, str]:
+        """Monitors of the schedulers that cannot do without, by where they are set. The copy then trains without schedulers."""
+        module, where = probe.module, f"`{type(self._module).__name__}.configure_optimizers`"
+        try:
+            with quiet(), _untouched(data), stream(self._seed, "rehearsal", client=client):
+                given = probe.configured_optimizers(data)
+        except Exception:  # noqa: BLE001  as in `check_optimizers_and_callbacks`
+            return {}
+        if given is None or not module.automatic_optimization:  # schedulers of manual optimisation wait for nothing
+            return {}
+        try:
+            with quiet():
+                optimizers, schedulers, monitor = _configure_optimizers(given)
+                configs = _configure_schedulers_automatic_opt(schedulers, monitor)
+        except MisconfigurationException as error:
+            raise ValueError(f"{where}: {error}") from error
+        check_binding(optimizers, module)
+        module.configure_optimizers = lambda: optimizers
+        return {
+            f'`{type(config.scheduler).__name__}` with `"monitor": "{config.monitor}"` in {where}': config.monitor
+            for config in configs
+            if config.reduce_on_plateau and config.strict
+        }
+
+    # ---- what validation logs -----------------------------------------------------------------------------------------
+
+    def logged_in_validation(
+        self, data: Iterable[L.LightningDataModule], wanted: str
+    ) -> list[Mapping[str, float] | None]:
+        """Validation metrics of the untrained model on these data, up to the first that have the wanted one: as a rule one.
+        Nothing if the module cannot be evaluated now."""
+        probe, seen = self._probe(), []
+        for one in data:
+            try:
+                with _untouched(one), stream(self._seed, "monitor", 0):
+                    seen.append(probe.evaluate(one, "val"))
+            except Exception:  # noqa: BLE001  a module may need what only a round gives it; the first validation tells
+                return []
+            if wanted in (seen[-1] or {}):
+                break
+        return seen
+
+    def _probe(self) -> LocalTrainer:
+        args = copy.deepcopy({name: value for name, value in self._args.items() if name not in _LEFT_OUT})
+        args |= {"max_epochs": 1, "limit_train_batches": 1}
+        return LocalTrainer(copy.deepcopy(self._module), args, self._seed)
+
+
+@contextmanager
+def _untouched(data: L.LightningDataModule) -> Iterator[None]:
+    """The data module is left without the probe's trainer: it may yet be sent to another process."""
+    before = data.trainer
+    try:
+        yield
+    finally:
+        data.trainer = before

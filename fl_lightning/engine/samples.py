@@ -1,0 +1,76 @@
+"""How many samples a client trains on, and whether its last batch has only one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch.utils.data import DataLoader
+
+
+def count_samples(datamodule: L.LightningDataModule) -> int:
+    """``num_train_samples`` of a data module, else what :func:`samples_of` says of its training loader.
+
+    Raises:
+        ValueError: They cannot be counted.
+    """
+    number = getattr(datamodule, "num_train_samples", None)
+    return samples_of(datamodule.train_dataloader(), datamodule) if number is None else int(number)
+
+
+def samples_of(loader: Any, datamodule: L.LightningDataModule) -> int:
+    """How many samples one epoch draws: the length of the loader's sampler (a part of the data set, perhaps), else of its data
+    set, else of the loader itself.
+
+    Args:
+        loader: A training loader.
+        datamodule: Whose it is, for the error.
+
+    Raises:
+        ValueError: None has a length (an ``IterableDataset``), or there are several loaders.
+    """
+    name = type(datamodule).__name__
+    if isinstance(loader, Mapping | CombinedLoader) or (
+        isinstance(loader, list | tuple) and any(isinstance(part, DataLoader) for part in loader)
+    ):
+        what = f"`train_dataloader` of `data: {name}` gives several loaders"
+    else:
+        for holder in (getattr(loader, "sampler", None), getattr(loader, "dataset", None), loader):
+            try:
+                return len(holder)
+            except (TypeError, NotImplementedError):
+                continue
+        what = f"the training set of `data: {name}` ({type(getattr(loader, 'dataset', loader)).__name__}) has no length"
+    raise ValueError(
+        f"{what}, so its samples cannot be counted. Give `{name}` an attribute `num_train_samples`: how many samples an "
+        "epoch goes through."
+    )
+
+
+def lone_batch(loader: Any, trainer_args: Mapping[str, Any]) -> str | None:
+    """How a batch of one sample comes about in a fit, e.g. ``17 samples in batches of 8``; ``None`` if there is none, or if
+    the loader is not a plain one."""
+    if not isinstance(loader, DataLoader) or not loader.batch_size or loader.drop_last:
+        return None
+    try:
+        number = len(loader.sampler)
+    except (TypeError, NotImplementedError):
+        return None
+    size = loader.batch_size
+    batches = -(-number // size)
+    if size > 1 and (number % size != 1 or _trained_batches(batches, trainer_args) < batches):
+        return None
+    return f"{number} sample{'s' if number > 1 else ''} in batches of {size}" if number else None
+
+
+def _trained_batches(batches: int, args: Mapping[str, Any]) -> float:
+    """How many of an epoch's batches a fit comes to."""
+    limit = args.get("limit_train_batches")
+    if limit is not None:
+        batches = min(batches, limit if isinstance(limit, int) else int(batches * limit))
+    if args.get("fast_dev_run"):
+        batches = min(batches, int(args["fast_dev_run"]))
+    steps = args.get("max_steps", -1)
+    return batches if steps in (None, -1) else min(batches, steps * (args.get("accumulate_grad_batches") or 1))

@@ -1,0 +1,111 @@
+"""What a client's ``lightning.Trainer`` cannot be given (YAML ``trainer:``), and objects of the wrong package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+OTHER = "pytorch_lightning"
+"""The same classes under another name: Lightning asks for its own by ``isinstance``. Never imported here: it may be absent."""
+
+
+def check_trainer_args(args: Mapping[str, Any]) -> None:
+    """Refuse what a client's trainer cannot do.
+
+    Raises:
+        ValueError: In the YAML's names.
+    """
+    for name, value in args.items():
+        for thing in _flat(value):
+            if not _is_checkpoint(thing):
+                check_package(thing, f"trainer.{name}")
+    check_callbacks(callbacks_of(args), "`trainer.callbacks`")
+    if args.get("max_epochs") == 0 or args.get("max_steps") == 0:
+        raise ValueError(
+            "`trainer.max_epochs` and `trainer.max_steps` are a client's local work in a round: at least 1."
+        )
+    if args.get("max_epochs") == -1 and args.get("max_steps", -1) in (-1, None) and args.get("max_time") is None:
+        raise ValueError(
+            "`trainer.max_epochs: -1` would never end: it is a client's local work in a round. Give a number of "
+            "epochs, or `trainer.max_steps`."
+        )
+
+
+def check_callbacks(callbacks: list[Any], where: str) -> None:
+    """Refuse callbacks that write checkpoints of a client's fit.
+
+    Raises:
+        ValueError: Naming ``where``.
+    """
+    if any(_is_checkpoint(callback) for callback in callbacks):
+        raise ValueError(
+            f"{where} holds a ModelCheckpoint, but `trainer` is what a client does in one round. "
+            "The federation writes a checkpoint a round itself: use `federation.keep_last`."
+        )
+
+
+def callbacks_of(args: Mapping[str, Any]) -> list[Callback]:
+    """``trainer.callbacks`` as a list; Lightning takes a single one, too."""
+    return list(_flat(args.get("callbacks") or []))
+
+
+def early_stops(callbacks: list[Any]) -> list[EarlyStopping]:
+    """Those that end a fit with an error where their metric is not logged."""
+    return [callback for callback in callbacks if isinstance(callback, EarlyStopping) and callback.strict]
+
+
+def check_package(thing: Any, where: str, base: type | None = None) -> None:
+    """Is it one of ``lightning``'s, and not of ``pytorch_lightning``, which may be installed beside it?
+
+    Args:
+        thing: A module, data module, callback, logger, plugin, ...
+        where: Name of the argument, in the user's terms.
+        base: What it must be an instance of, if anything.
+
+    Raises:
+        ValueError: Saying what to change.
+    """
+    other = next((c for c in type(thing).__mro__ if c.__module__.split(".")[0] == OTHER), None)
+    name = type(thing).__name__
+    if other is not None:
+        is_it = "comes from" if other is type(thing) else f"derives from `{other.__name__}` of"
+        raise ValueError(
+            f"`{where}: {name}` {is_it} `{OTHER}`, but this is `lightning`, which takes only its own classes. Change "
+            f"`import {OTHER} as pl` to `import lightning.pytorch as pl`; nothing else needs to change."
+        )
+    if base is not None and not isinstance(thing, base):
+        raise ValueError(f"`{where}` must be a `lightning.{base.__name__}`, but is {name}.")
+
+
+@contextmanager
+def missing_metric_in_words() -> Iterator[None]:
+    """A metric that a stock Trainer's early stopping, checkpoint or scheduler waits for and nobody logs is a mistake of the
+    configuration, told as such: Lightning raises a RuntimeError or an exception of its own.
+
+    Raises:
+        ValueError: With Lightning's words, which list what is logged.
+    """
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from error
+    except RuntimeError as error:
+        if "Early stopping conditioned on metric" not in str(error):
+            raise
+        raise ValueError(f"`trainer.callbacks`: {error}") from error
+
+
+def _is_checkpoint(thing: Any) -> bool:
+    return any(c.__name__ == "ModelCheckpoint" for c in type(thing).__mro__)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _flat(part)
+    else:
+        yield value

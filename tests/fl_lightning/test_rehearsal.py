@@ -1,0 +1,310 @@
+"""What would fail for a client in every round is told before round 1, and the telling changes no bit."""
+
+import lightning as L
+import pytest
+import torch
+import torch.nn.functional as F
+from federations import Central, Linear, Table, clients, federate
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset
+
+from fl_lightning.central import fit_centrally
+from fl_lightning.engine import WorkerProcesses
+from fl_lightning.engine.samples import count_samples, lone_batch, samples_of
+
+
+def untrained(monkeypatch, module=Linear):
+    """The training steps of a run's clients (those of a rehearsal are of a copy with a trainer of one batch)."""
+    steps = []
+    real = module.training_step
+
+    def step(self, batch, index):
+        if self.trainer.limit_train_batches != 1:
+            steps.append(index)
+        return real(self, batch, index)
+
+    monkeypatch.setattr(module, "training_step", step)
+    return steps
+
+
+# ---- monitors -------------------------------------------------------------------------------------------------------
+
+
+class Plateau(Linear):
+    """A schedule that waits for a metric."""
+
+    waits_for, strict = "val_loss", True
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "strict": self.strict},
+                "monitor": self.waits_for} | self.more(scheduler)  # fmt: skip
+
+    def more(self, scheduler):
+        return {"lr_scheduler": {"scheduler": scheduler, "monitor": self.waits_for, "strict": self.strict}}
+
+
+@pytest.mark.parametrize("after_validation", [None, False])
+def test_early_stopping_on_a_validation_metric_is_refused(tmp_path, monkeypatch, after_validation):
+    steps = untrained(monkeypatch)
+    stop = EarlyStopping("val_loss", check_on_train_epoch_end=after_validation)
+    with pytest.raises(ValueError, match=r'`EarlyStopping\(monitor="val_loss"\)` in `trainer.callbacks` waits '
+                       r"for a metric that is not logged in a client's .*"
+                       r"logs there: train_loss, .*Monitor one of these"):
+        federate(tmp_path, trainer={"callbacks": [stop]})
+    assert steps == []
+
+
+def test_so_is_that_of_the_module_itself(tmp_path):
+    class Stops(Linear):
+        def configure_callbacks(self):
+            return EarlyStopping("val_loss")
+
+    with pytest.raises(ValueError, match=r'`EarlyStopping\(monitor="val_loss"\)` in `Stops.configure_callbacks`'):
+        federate(tmp_path, Stops)
+
+
+def test_a_plateau_on_a_validation_metric_is_refused(tmp_path, monkeypatch):
+    steps = untrained(monkeypatch)
+    with pytest.raises(ValueError, match=r'`ReduceLROnPlateau` with `"monitor": "val_loss"` in `Plateau.configure_optimizers` '
+                       r"waits for .* logs there: train_loss"):
+        federate(tmp_path, Plateau)
+    assert steps == []
+
+
+def test_a_plateau_without_a_monitor_is_told_in_lightnings_words(tmp_path):
+    class Forgotten(Plateau):
+        def more(self, scheduler):
+            return {"lr_scheduler": {"scheduler": scheduler}}
+
+    with pytest.raises(ValueError, match=r"`Forgotten.configure_optimizers`: The lr scheduler dict must include a monitor"):
+        federate(tmp_path, Forgotten)
+
+
+def test_metrics_of_the_training_may_be_monitored_and_a_rehearsal_changes_no_bit(tmp_path, monkeypatch):
+    class OnTraining(Plateau):
+        waits_for = "train_loss"
+
+    stop = EarlyStopping("train_loss", patience=5)
+    waits = federate(tmp_path / "a", OnTraining, trainer={"callbacks": [stop]}, num_rounds=1)
+    monkeypatch.setattr("fl_lightning.engine.rehearsal.Rehearsal.check_optimizers_and_callbacks", lambda *args: None)
+    plain = federate(tmp_path / "b", OnTraining, trainer={"callbacks": [stop]}, num_rounds=1)
+    assert torch.equal(waits.module.net.weight, plain.module.net.weight)
+
+
+def test_what_need_not_be_there_is_not_refused(tmp_path):
+    class Lenient(Plateau):
+        strict = False
+
+    federate(tmp_path, Lenient, trainer={"callbacks": EarlyStopping("val_loss", strict=False)}, num_rounds=1)
+
+
+def test_a_schedule_that_asks_its_trainer_is_left_alone(tmp_path):
+    class OneCycle(Linear):
+        def configure_optimizers(self):
+            optimizer = super().configure_optimizers()
+            steps = self.trainer.estimated_stepping_batches
+            return [optimizer], [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=int(steps) + 1)]
+
+    assert not federate(tmp_path, OneCycle, num_rounds=1).results["failures"]
+
+
+def test_an_optimiser_of_another_copy_is_told_before_round_one(tmp_path):
+    class Elsewhere(Linear):
+        def configure_optimizers(self):
+            return torch.optim.SGD(Linear().parameters(), lr=0.1)
+
+    with pytest.raises(ValueError, match="Elsewhere.configure_optimizers` returned holds none of the module's parameters"):
+        federate(tmp_path, Elsewhere)
+
+
+class Named(Linear):
+    monitor = "acuracy"
+
+
+class Unnamed(Linear):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_error", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (Named, "`Named.monitor` is `acuracy`, but `Named` logs for `val` only: loss. Set `Named.monitor` or"),
+        (Unnamed, "`federation.monitor` is not set and `Unnamed` names no `monitor`: it is `loss`, but .* only: error. Set"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("server", [False, True])
+def test_a_modules_own_monitor_that_nobody_logs(tmp_path, monkeypatch, module, text, server):
+    steps = untrained(monkeypatch, module)
+    with pytest.raises(ValueError, match=text):
+        federate(tmp_path, module, data=Central(*clients()) if server else clients())
+    assert steps == []
+
+
+# ---- batches of one -------------------------------------------------------------------------------------------------
+
+
+class Normed(Linear):
+    def __init__(self, norm=nn.BatchNorm1d):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 4), norm(4), nn.Linear(4, 1))
+
+
+def test_batches_of_one_are_told_with_clients_layer_and_remedy(tmp_path, monkeypatch):
+    steps = untrained(monkeypatch, Normed)
+    with pytest.raises(ValueError, match=r"`net.1` \(BatchNorm1d\) of `model: Normed` cannot be trained on a batch of "
+                       r"one sample, which 2 clients have in every epoch \(client 1: 17 samples in batches of 8; "
+                       r"client 2: 1 sample in batches of 8\).*`drop_last=True`.*another batch size.*LayerNorm"):
+        federate(tmp_path, Normed, clients((16, 17, 1), batch_size=8))
+    assert steps == []
+
+
+@pytest.mark.parametrize(
+    ("module", "sizes", "trainer"),
+    [
+        (Normed, (16, 10), {}),
+        (lambda: Normed(nn.LayerNorm), (17,), {}),
+        (Normed, (17,), {"max_steps": 2}),  # never comes to it
+        (Normed, (17,), {"limit_train_batches": 2}),
+    ],
+)
+def test_what_can_be_trained_is_not_refused(tmp_path, module, sizes, trainer):
+    assert not federate(tmp_path, module, clients(sizes, batch_size=8), trainer=trainer, num_rounds=1).results["failures"]
+
+
+def test_one_image_is_enough_for_a_batchnorm_over_its_pixels(tmp_path):
+    class Images(Linear):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Unflatten(1, (1, 3)), nn.BatchNorm1d(1), nn.Flatten(), nn.Linear(3, 1))
+
+    assert not federate(tmp_path, Images, clients((9,), batch_size=8), num_rounds=1).results["failures"]
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments", "trainer", "expected"),
+    [
+        (17, {"batch_size": 8}, {}, "17 samples in batches of 8"),
+        (17, {"batch_size": 8, "drop_last": True}, {}, None),
+        (16, {"batch_size": 8}, {}, None),
+        (1, {"batch_size": 8}, {}, "1 sample in batches of 8"),
+        (4, {"batch_size": 1}, {"max_steps": 1}, "4 samples in batches of 1"),
+        (17, {"batch_size": 8}, {"limit_train_batches": 0.9}, None),
+        (17, {"batch_size": 8}, {"max_steps": 2, "accumulate_grad_batches": 2}, "17 samples in batches of 8"),
+        (17, {"batch_size": 8}, {"fast_dev_run": True}, None),
+        (17, {"batch_size": 8, "sampler": SubsetRandomSampler(range(9))}, {}, "9 samples in batches of 8"),
+        (17, {"batch_size": None}, {}, None),
+    ],
+)
+def test_when_a_batch_has_one_sample(number, arguments, trainer, expected):
+    assert lone_batch(DataLoader(range(number), **arguments), trainer) == expected
+    assert lone_batch([torch.zeros(1)], trainer) is None
+
+
+# ---- numbers of samples and loaders ---------------------------------------------------------------------------------
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield from torch.ones(8, 3)
+
+
+class Streamed(L.LightningDataModule):
+    def __init__(self, *loaders):
+        super().__init__()
+        self.loaders, self.built = loaders, 0
+
+    def train_dataloader(self):
+        self.built += 1
+        return self.loaders[0] if len(self.loaders) == 1 else list(self.loaders)
+
+
+def test_a_training_set_without_a_length_asks_for_num_train_samples(tmp_path):
+    data = [Table(10, 1), Streamed(DataLoader(Endless(), batch_size=4))]
+    with pytest.raises(ValueError, match=r"Client 1: the training set of `data: Streamed` \(Endless\) has no length, so its "
+                       r"samples cannot be counted. Give `Streamed` an attribute `num_train_samples`"):
+        federate(tmp_path, data=data)
+
+
+def test_with_num_train_samples_it_is_trained_on(tmp_path):
+    class Sums(Linear):
+        def training_step(self, batch, batch_idx):
+            return F.mse_loss(self(batch if torch.is_tensor(batch) else batch[0]), torch.zeros(1, 1).expand(4, 1))
+
+    data = Streamed(DataLoader(Endless(), batch_size=4))
+    data.num_train_samples = 8
+    fed = federate(tmp_path, Sums, data=[data], num_rounds=1)
+    assert not fed.results["failures"]
+
+
+def test_samples_are_what_an_epoch_draws():
+    part = DataLoader(range(17), sampler=SubsetRandomSampler(range(5)))
+    assert count_samples(Streamed(part)) == 5 and count_samples(Streamed(DataLoader(range(17), batch_size=4))) == 17
+    assert samples_of([torch.ones(2), torch.ones(2)], Streamed()) == 2  # a list of batches: all that can be told
+    for several in ([part, part], {"a": part}, CombinedLoader([part, part])):
+        with pytest.raises(ValueError, match="`data: Streamed` gives several loaders.*`num_train_samples`"):
+            samples_of(several, Streamed())
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_loaders_are_not_built_in_every_fit(tmp_path, rounds):
+    data = [Streamed(DataLoader(TensorDataset(torch.ones(6, 3), torch.ones(6, 1)), batch_size=3)) for _ in range(2)]
+    federate(tmp_path, data=data, num_rounds=rounds)
+    assert [d.built for d in data] == [2, 2]  # once to count, once to train
+
+
+def test_what_a_loader_draws_does_not_depend_on_the_round_in_which_it_is_built(tmp_path):
+    from fl_lightning.engine import InProcess
+
+    class Drawn(Table):
+        def train_dataloader(self):
+            kept = torch.randperm(self.n)[: self.n // 2]
+            return DataLoader(torch.utils.data.Subset(self.train, kept.tolist()), batch_size=4)
+
+    weights = [federate(tmp_path / str(rebuild), data=[Drawn(12, 1), Drawn(16, 2)], num_rounds=3,
+                        engine=InProcess(rebuild_clients=rebuild)).module.net.weight for rebuild in (False, True)]  # fmt: skip
+    assert torch.equal(*weights)
+
+
+@pytest.mark.slow
+def test_a_rehearsed_data_module_can_still_be_sent_to_a_worker(tmp_path):
+    stop = EarlyStopping("train_loss", patience=5)
+    fed = federate(tmp_path, engine=WorkerProcesses(1), trainer={"callbacks": [stop]}, num_rounds=1)
+    assert not fed.results["failures"]
+
+
+def test_a_rehearsal_leaves_no_trainer_in_the_data(tmp_path):
+    from fl_lightning.engine.rehearsal import Rehearsal
+
+    data = clients((9,), batch_size=8)
+    data[0].setup()
+    rehearsal = Rehearsal(Linear(), {"accelerator": "cpu", "callbacks": [EarlyStopping("train_loss")]}, 0)
+    rehearsal.check_optimizers_and_callbacks(dict(enumerate(data)))
+    assert rehearsal.logged_in_validation(data, "loss")[0].keys() == {"loss"}
+    assert data[0].trainer is None
+
+
+# ---- centrally ------------------------------------------------------------------------------------------------------
+
+
+class WithoutUnion(L.LightningDataModule):
+    def client_datamodules(self):
+        return clients()
+
+
+@pytest.mark.parametrize(
+    ("data", "callbacks", "text"),
+    [
+        (WithoutUnion(), [], "`--federation null` trains on the undivided data, but `data: WithoutUnion` has no `train_"),
+        (Central(*clients()), [EarlyStopping("val_accuracy")], "`trainer.callbacks`: Early stopping .* `val_accuracy`"),
+    ],
+)
+def test_what_a_central_run_lacks_is_told_in_words(tmp_path, data, callbacks, text):
+    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "logger"), False)
+    trainer = L.Trainer(accelerator="cpu", max_epochs=1, callbacks=callbacks, **quiet)
+    with pytest.raises(ValueError, match=text):
+        fit_centrally(trainer, Linear(), data, None, "x", {"default_root_dir": str(tmp_path), "logger": False})
