@@ -28,7 +28,11 @@ from fl_lightning.engine.samples import samples_of
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import callbacks_of
 
-QUIET = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities")
+QUIET = (
+    "lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities",
+    # Imported beside `lightning`, it takes over the one logger through which both speak.
+    "pytorch_lightning", "pytorch_lightning.utilities.rank_zero",
+)  # fmt: skip
 
 
 class LocalTrainer:

@@ -189,6 +189,8 @@ class Rehearsal:
     def _probe(self) -> LocalTrainer:
         args = copy.deepcopy({name: value for name, value in self._args.items() if name not in _LEFT_OUT})
         args |= {"max_epochs": 1, "limit_train_batches": 1}
+        if self._args.get("fast_dev_run"):
+            args["limit_val_batches"] = 1
         return LocalTrainer(copy.deepcopy(self._module), args, self._seed)
 
 

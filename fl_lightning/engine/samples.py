@@ -29,7 +29,7 @@ def samples_of(loader: Any, datamodule: L.LightningDataModule) -> int:
         datamodule: Whose it is, for the error.
 
     Raises:
-        ValueError: None has a length (an ``IterableDataset``), or there are several loaders.
+        ValueError: None has a length (an ``IterableDataset``), there are several loaders, or all samples are dropped.
     """
     name = type(datamodule).__name__
     if isinstance(loader, Mapping | CombinedLoader) or (
@@ -39,9 +39,15 @@ def samples_of(loader: Any, datamodule: L.LightningDataModule) -> int:
     else:
         for holder in (getattr(loader, "sampler", None), getattr(loader, "dataset", None), loader):
             try:
-                return len(holder)
+                number = len(holder)
             except (TypeError, NotImplementedError):
                 continue
+            if number and getattr(loader, "drop_last", False) and len(loader) == 0:
+                raise ValueError(
+                    f"the training loader of `data: {name}` has no batch: `drop_last=True` with {number} samples and batches "
+                    f"of {loader.batch_size}. Use `drop_last=False`, or a smaller batch size."
+                )
+            return number
         what = f"the training set of `data: {name}` ({type(getattr(loader, 'dataset', loader)).__name__}) has no length"
     raise ValueError(
         f"{what}, so its samples cannot be counted. Give `{name}` an attribute `num_train_samples`: how many samples an "

@@ -250,6 +250,22 @@ def test_samples_are_what_an_epoch_draws():
             samples_of(several, Streamed())
 
 
+def test_a_loader_that_drops_all_its_samples_is_told_before_round_one(tmp_path):
+    small = Streamed(DataLoader(TensorDataset(*torch.ones(2, 5, 1)), batch_size=8, drop_last=True))
+    with pytest.raises(ValueError, match="Client 1: the training loader of `data: Streamed` has no batch: `drop_last=True` "
+                       "with 5 samples and batches of 8. Use `drop_last=False`"):
+        federate(tmp_path, data=[Table(10, 1), small])
+
+
+def test_a_quick_try_rehearses_quickly(tmp_path, monkeypatch):
+    seen = []
+    real = Linear.validation_step
+    monkeypatch.setattr(Linear, "validation_step", lambda self, batch, index: (seen.append(index), real(self, batch, index)))
+    data = clients((10,), held_out=150)
+    federate(tmp_path, data=data, trainer={"fast_dev_run": True})
+    assert set(seen) == {0}  # of three batches
+
+
 @pytest.mark.parametrize("rounds", [1, 4])
 def test_loaders_are_not_built_in_every_fit(tmp_path, rounds):
     data = [Streamed(DataLoader(TensorDataset(torch.ones(6, 3), torch.ones(6, 1)), batch_size=3)) for _ in range(2)]

@@ -424,3 +424,11 @@ def test_a_clients_metrics_are_the_means_over_its_epoch():
 
     local = LocalTrainer(Ours(), ARGS)
     assert [local.fit(table(8, batch_size=2))["train/number"] for _ in range(2)] == [2.5, 6.5]  # 1 to 4, 5 to 8
+
+
+def test_fits_are_silent_beside_the_other_package(caplog):
+    """Whichever of the two was imported last has the logger of both."""
+    pytest.importorskip("pytorch_lightning")
+    with caplog.at_level("INFO"):
+        LocalTrainer(Linear(), ARGS).fit(table())
+    assert not [r for r in caplog.records if "lightning" in r.name]

@@ -1,5 +1,6 @@
 """The engine `Flower` and sites' workers, with nothing of Flower between them: bits, memory, faults, refusals."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -165,6 +166,16 @@ def test_other_versions_and_other_data_are_refused_before_round_one(tmp_path, mo
         patch.setattr(engine, "versions", lambda: {"fl-lightning": "9.9", "torch": "1.0"})
         with pytest.raises(ValueError, match="other versions: fl-lightning .* here, 9.9 on the server"):
             here.fit(monkeypatch)
+
+
+def test_a_site_rehearses_with_its_own_data_at_the_first_contact(tmp_path, monkeypatch):
+    config = copy.deepcopy(EXPERIMENTS["fedsage"])
+    config["data"]["init_args"]["num_clients"] = 1
+    stop = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "val/accuracy"}}
+    config["trainer"]["callbacks"] = [stop]
+    here = Here(tmp_path, config, own=[{"whole_data": True}])
+    with pytest.raises(ValueError, match=r"(?s)1 of 1 sites cannot take part.*site-0: `EarlyStopping\(.*waits for a metric"):
+        here.fit(monkeypatch)
 
 
 def test_a_request_cannot_choose_a_path_or_another_client(tmp_path, monkeypatch):
