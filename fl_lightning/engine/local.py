@@ -9,13 +9,12 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -23,6 +22,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fl_lightning.engine.names import without_stage
+from fl_lightning.engine.optimizer_state import OptimizerState, flatten_optimizers
 from fl_lightning.engine.reused_trainer import ReusedTrainer
 from fl_lightning.engine.samples import samples_of
 from fl_lightning.engine.seeds import stream
@@ -59,7 +59,7 @@ class LocalTrainer:
         self._callbacks = callbacks_of(self._args)
         self._args.pop("callbacks", None)
         self._data: dict[int, tuple[L.LightningDataModule, ReusedData]] = {}
-        self._optimizer_state = _OptimizerState()
+        self._optimizer_state = OptimizerState()
         self._trainer: L.Trainer | None = None
 
     def fit(
@@ -330,77 +330,6 @@ def reused(datamodule: L.LightningDataModule, seed: int = 0, client: int = -1) -
     own = {hook: getattr(datamodule, hook) for hook in TRANSFER_HOOKS if is_overridden(hook, datamodule)}
     methods = {hook: lambda self, *args, _own=method: _own(*args) for hook, method in own.items()}
     return type("ReusedData", (ReusedData,), methods)(datamodule, seed, client)
-
-
-class _OptimizerState(Callback):
-    """Hands optimiser state in when training starts and keeps the optimisers when it ends."""
-
-    def __init__(self) -> None:
-        self.received: dict[str, Tensor] | None = None
-        self.finished: list[torch.optim.Optimizer] = []
-        self._fresh: tuple[list[torch.optim.Optimizer], list[dict[str, Any]]] = ([], [])
-
-    def begin(self, received: dict[str, Tensor] | None) -> None:
-        self.received, self.finished = received, []
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        check_binding(trainer.optimizers, module)
-        known, states = self._fresh
-        if [id(o) for o in trainer.optimizers] == [id(o) for o in known]:
-            # The module gives the same object in every fit: what the last client left in it is not this one's.
-            for optimizer, state in zip(known, states, strict=True):
-                optimizer.load_state_dict(state)
-        else:
-            self._fresh = list(trainer.optimizers), [copy.deepcopy(o.state_dict()) for o in trainer.optimizers]
-        if self.received:
-            restore_optimizers(trainer.optimizers, self.received)
-
-    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.finished = list(trainer.optimizers)
-
-
-def check_binding(optimizers: Sequence[torch.optim.Optimizer], module: L.LightningModule) -> None:
-    """Does each optimiser hold a parameter of the module?
-
-    Raises:
-        ValueError: With what to write instead.
-    """
-    own = {id(p) for p in module.parameters()}
-    for optimizer in optimizers:
-        if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-            raise ValueError(
-                f"the optimiser that `{type(module).__name__}.configure_optimizers` returned holds none of the "
-                "module's parameters (it was bound to another copy of the module), so nothing would be trained. "
-                "Create it in `configure_optimizers` from `self.parameters()`; in a config, take an "
-                "`OptimizerCallable` in `model.init_args`"
-            )
-
-
-def flatten_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """State of optimisers as ``<optimiser>/<parameter>/<key>``: clones on the CPU. Hyper-parameters are not in it."""
-    flat = {}
-    for index, optimizer in enumerate(optimizers):
-        for parameter, state in optimizer.state_dict()["state"].items():
-            for key, value in state.items():
-                if value is not None:
-                    if not isinstance(value, Tensor | bool | int | float):
-                        raise ValueError(
-                            f"`federation.carry_optimizer_state`: `{key}` of {type(optimizer).__name__} is "
-                            f"{type(value).__name__}, and only tensors and numbers can be carried on"
-                        )
-                    tensor = value if isinstance(value, Tensor) else torch.tensor(value)
-                    flat[f"{index}/{parameter}/{key}"] = tensor.detach().to("cpu", copy=True)
-    return flat
-
-
-def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], flat: Mapping[str, Tensor]) -> None:
-    """Inverse of :func:`flatten_optimizers`, into optimisers over the same parameters."""
-    states: dict[int, dict[int, dict[str, Tensor]]] = {}
-    for name, tensor in flat.items():
-        index, parameter, key = name.split("/", 2)
-        states.setdefault(int(index), {}).setdefault(int(parameter), {})[key] = tensor.clone()
-    for index, optimizer in enumerate(optimizers):
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": states.get(index, {})})
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -17,7 +17,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
-from fl_lightning.engine.local import LocalTrainer, check_binding, quiet
+from fl_lightning.engine.local import LocalTrainer, quiet
+from fl_lightning.engine.optimizer_state import check_binding
 from fl_lightning.engine.samples import lone_batch
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import callbacks_of, check_callbacks, check_package, early_stops

@@ -26,8 +26,9 @@ from datamodules.impairing import ImpairedDataModule, impair
 from datamodules.mending import constant_features, cross_neighbours, mend
 from fl_lightning.engine.client import Client, ClientHalf
 from fl_lightning.engine.federation import Federation
-from fl_lightning.engine.local import LocalTrainer, flatten_optimizers, restore_optimizers
+from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Payload
+from fl_lightning.engine.optimizer_state import flatten_optimizers, restore_optimizers
 from fl_lightning.engine.seeds import derive, stream
 from fl_lightning.strategies.base import Phase
 from fl_lightning.strategies.fedavg import FedAvg
