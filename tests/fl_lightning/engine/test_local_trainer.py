@@ -285,8 +285,10 @@ def test_a_loader_without_a_batch_is_a_named_failure_and_keeps_nothing_of_anothe
         def configure_optimizers(self):
             return torch.optim.Adam(self.parameters(), lr=0.1)
 
+    told = DropsAll(10, 2)
+    told.num_train_samples = 10  # else its loader is built to count them, and the run refused
     fed = federate(
-        tmp_path, WithAdam, [Table(10, 1), DropsAll(10, 2)], num_rounds=1, carry_optimizer_state=True
+        tmp_path, WithAdam, [Table(10, 1), told], num_rounds=1, carry_optimizer_state=True
     )  # fmt: skip
     (failure,) = fed.results["failures"]
     assert failure["client"] == 1 and "no batch (`drop_last`" in failure["reason"]
