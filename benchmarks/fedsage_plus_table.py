@@ -93,7 +93,7 @@ def classify(parsed: Parsed, clients: Sequence[L.LightningDataModule], rounds: i
     with tempfile.TemporaryDirectory() as folder:
         trainer = FederatedTrainer(
             num_rounds=rounds,
-            strategy=FedAvg(),
+            strategy=FedAvg(weighting="uniform"),
             seed=seed,
             carry_optimizer_state=settings["federation"].carry_optimizer_state,
             trainer={"max_epochs": epochs, "accelerator": "cpu", "logger": False, "default_root_dir": folder},

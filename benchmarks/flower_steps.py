@@ -66,7 +66,11 @@ def experiment(rounds: int, megabytes: float) -> dict:
     graph = {"num_nodes": 120, "num_classes": 3, "num_features": 30, "num_clients": SITES, "blocks_per_class": 2}
     return {
         "seed_everything": 0,
-        "federation": {"num_rounds": rounds, "strategy": "fl_lightning.strategies.FedAvg", "keep_last": 1},
+        "federation": {
+            "num_rounds": rounds,
+            "strategy": {"class_path": "fl_lightning.strategies.FedAvg", "init_args": {"weighting": "uniform"}},
+            "keep_last": 1,
+        },
         "trainer": {"max_epochs": 1, "accelerator": "cpu"},
         "model": {
             "class_path": "lit_models.LitNodeClassifier",

@@ -44,7 +44,7 @@ class WatchedFedAvg(FedAvg):
     """FedAvg that notes this process's memory and open files after the given numbers of rounds."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(weighting="uniform")
         self.seen: dict[int, dict[str, float]] = {}
 
     def round(self, federation: Federation, round: int, clients: Any) -> dict[int, dict[str, float]]:

@@ -53,7 +53,7 @@ class AlternatingFedAvg(FedAvg):
     """
 
     def __init__(self, baseline: Callable[[int], None]) -> None:
-        super().__init__()
+        super().__init__(weighting="uniform")  # as the baseline
         self._baseline = baseline
         self._ours: list[Tensor] = []
         self._theirs: list[Tensor] = []

@@ -13,6 +13,7 @@ Several draws of V^h from one graph show it all nodes but the held-out ones.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def impair(data: Data, hide_portion: float, seed: int, holdout: float = 0.0, dra
     num_nodes = int(data.num_nodes or 0)
     if num_nodes == 0:
         raise ValueError("A graph without nodes cannot be impaired; leave this client out.")
-    num_hidden = min(round(hide_portion * num_nodes), num_nodes - 1)
+    num_hidden = min(round(Fraction(str(hide_portion)) * num_nodes), num_nodes - 1)  # of h as written: .35 of 90 is 31.5
     num_held_out = round(holdout * num_hidden)
     order = torch.randperm(num_nodes, generator=generator(seed, "impair"))
     always, others = order[:num_held_out], order[num_held_out:]

@@ -68,7 +68,7 @@ class FederationSettings:
         for key in ("num_rounds", "min_clients", "check_val_every_n_rounds", "keep_last"):
             if getattr(self, key) < 1:
                 raise ValueError(f"`federation.{key}` must be at least 1, got {getattr(self, key)}.")
-        if self.client_timeout is not None and self.client_timeout <= 0:
+        if self.client_timeout is not None and not self.client_timeout > 0:
             raise ValueError(f"`federation.client_timeout` must be positive, got {self.client_timeout}.")
 
     def describe(self) -> dict[str, Any]:

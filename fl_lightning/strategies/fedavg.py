@@ -2,7 +2,9 @@ r"""FedAvg (McMahan et al., AISTATS 2017), and FedSage (Zhang et al., NeurIPS 20
 
 FedSage, spec 1.2: the server broadcasts phi, every client takes E local epochs from it, and the server averages
 
-.. math:: \phi \leftarrow \sum_i w_i \phi_i, \qquad w_i = 1/M \text{ (uniform)} \quad\text{or}\quad n_i / \sum_j n_j .
+.. math:: \phi \leftarrow \sum_i w_i \phi_i, \qquad w_i = n_i / \sum_j n_j \quad\text{or}\quad 1/M \text{ (uniform)} .
+
+FedAvg's paper has the first, FedSage's the second.
 """
 
 from __future__ import annotations
@@ -46,10 +48,11 @@ class FedAvg(Strategy):
     """The server's model becomes the (weighted) mean of the participants' models.
 
     Args:
-        weighting: ``uniform`` gives every participant the same weight, ``num_samples`` its number of training samples.
+        weighting: ``num_samples`` weighs a participant by its number of training samples, as FedAvg's paper; ``uniform`` gives
+            all the same weight, as FedSage's.
     """
 
-    def __init__(self, weighting: Literal["uniform", "num_samples"] = "uniform") -> None:
+    def __init__(self, weighting: Literal["uniform", "num_samples"] = "num_samples") -> None:
         if weighting not in ("uniform", "num_samples"):
             raise ValueError(
                 f"`federation.strategy.init_args.weighting` must be `uniform` or `num_samples`, got `{weighting}`."

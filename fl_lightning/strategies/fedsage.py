@@ -47,7 +47,7 @@ class FedSagePlus(FedAvg):
     subgraphs with it, and then runs FedSage.
 
     Args:
-        weighting: As in ``FedAvg``, of the classifier's rounds.
+        weighting: As in ``FedAvg``, of the classifier's rounds; ``uniform`` is the paper's.
         generator: NeighGen; its profile sets the lambdas.
         hide_portion: h, the share of nodes that are hidden to train the generator. ``0``: no generator; the run is FedSage.
         pretrain_steps: Optimiser steps of phase 1, rounded up to whole passes over ``draws``.
@@ -91,7 +91,7 @@ class FedSagePlus(FedAvg):
             raise ValueError(f"{key}.counts` must be one of {', '.join(COUNTS)}, got `{counts}`.")
         if not 0 <= hide_portion < 1:
             raise ValueError(f"{key}.hide_portion` must be in [0, 1), got {hide_portion}.")
-        if pretrain_steps < 1 or exchange_rounds < 0 or draws < 1 or min_batch < 1 or alpha < 0:
+        if pretrain_steps < 1 or exchange_rounds < 0 or draws < 1 or min_batch < 1 or not alpha >= 0:
             raise ValueError(
                 f"{key}`: `pretrain_steps`, `draws` and `min_batch` must be at least 1, `exchange_rounds` and `alpha` at "
                 f"least 0; got {pretrain_steps}, {draws}, {min_batch}, {exchange_rounds} and {alpha}."

@@ -138,8 +138,9 @@ def test_data_module_cycles_through_the_draws():
         (graph(2, [(0, 1)]), 0.99, 1),  # round(1.98) = 2, but one node stays
         (graph(4, []), 0.5, 2),
         (GAMMA, 0.05, 0),  # round(.3) = 0
+        (graph(90, []), 0.35, 32),  # round(31.5) = 32, though the float .35 * 90 lies below it
     ],
-    ids=["h=0", "one node", "almost all", "no edges", "share of none"],
+    ids=["h=0", "one node", "almost all", "no edges", "share of none", "as written"],
 )
 def test_edge_cases(data, share, num_hidden):
     impaired = impair(data, share, 0)

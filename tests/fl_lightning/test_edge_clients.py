@@ -51,7 +51,7 @@ def odd_clients():
     ]
 
 
-@pytest.mark.parametrize("strategy", [FedAvg, LocalOnly, lambda: FedAvg("num_samples")])
+@pytest.mark.parametrize("strategy", [FedAvg, LocalOnly, lambda: FedAvg("uniform")])
 @pytest.mark.parametrize("encoder", [GraphSAGE, GCN])
 def test_odd_clients_train_or_are_skipped_and_nothing_is_nan(tmp_path, strategy, encoder):
     def module():

@@ -195,7 +195,7 @@ def slower():
 CHANGES = {
     "seed": ({"seed": 5}, None, None, "seed: 0 -> 5"),
     "sampling": ({"clients_per_round": 2}, None, None, r"federation.clients_per_round: 0.6 -> 2"),
-    "strategy": ({"strategy": FedAvg("num_samples")}, None, None, "federation.strategy.weighting: uniform -> num_samples"),
+    "strategy": ({"strategy": FedAvg("uniform")}, None, None, "federation.strategy.weighting: num_samples -> uniform"),
     "class": ({"strategy": LocalOnly(), "name": "FedAvg"}, None, None, "federation.strategy.class: .*FedAvg -> .*LocalOnly"),
     "moments": ({"carry_optimizer_state": False}, None, None, "federation.carry_optimizer_state: True -> False"),
     "threads": ({"engine": InProcess(threads=2)}, None, None, "federation.threads: 1 -> 2"),

@@ -1,5 +1,7 @@
 """Which clients take part in a round: never none, deterministic, uniform."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from fl_lightning.engine.sampling import number_of_participants, participants
 
 
-@pytest.mark.parametrize("wrong", [0, 0.0, -1, -0.5, 1.5, 2.0, True, False, None, "all"])
+@pytest.mark.parametrize("wrong", [0, 0.0, -1, -0.5, 1.5, 2.0, float("inf"), float("nan"), True, False, None, "all"])
 def test_not_a_count_and_not_a_fraction(wrong):
     with pytest.raises(ValueError, match="`federation.clients_per_round`"):
         number_of_participants(wrong, 4)
@@ -21,10 +23,28 @@ def test_more_than_there_are():
 
 @pytest.mark.parametrize(
     ("fraction", "clients", "expected"),
-    [(0.5, 5, 3), (0.5, 4, 2), (0.1, 10, 1), (0.25, 10, 3), (0.24, 10, 2), (1e-9, 50, 1), (0.01, 1, 1), (1.0, 7, 7)],
+    [(0.5, 5, 3), (0.5, 4, 2), (0.1, 10, 1), (0.25, 10, 3), (0.24, 10, 2), (1e-9, 50, 1), (0.01, 1, 1), (1.0, 7, 7),
+     (0.7, 45, 32), (0.7, 85, 60), (0.35, 90, 32)],  # 31.5, 59.5, 31.5, of which the floats fall short
 )
 def test_a_fraction_is_rounded_half_up_and_at_least_one(fraction, clients, expected):
     assert number_of_participants(fraction, clients) == expected
+
+
+def test_every_written_fraction_of_every_number_of_clients():
+    # Half up in whole numbers: floor(x / 100 * n + 1 / 2) = (2 x n + 100) // 200; and fractions that no two digits write.
+    for clients in range(1, 101):
+        for hundredths in range(1, 101):
+            expected = max(1, (2 * hundredths * clients + 100) // 200)
+            assert number_of_participants(hundredths / 100, clients) == expected, (hundredths, clients)
+        for text in ("0.125", "0.3333", "0.0625", "0.99999", "1e-05"):
+            exact = Fraction(text) * clients
+            number = number_of_participants(float(text), clients)
+            assert number == 1 or number - Fraction(1, 2) <= exact < number + Fraction(1, 2), (text, clients)
+
+
+def test_nan_is_refused_in_words():
+    with pytest.raises(ValueError, match=r"must be a count of at least 1 or a fraction in \(0, 1\], got nan"):
+        number_of_participants(float("nan"), 5)
 
 
 def test_one_is_a_count_and_one_point_zero_a_fraction():

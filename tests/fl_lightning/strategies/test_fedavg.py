@@ -11,7 +11,8 @@ from fl_lightning.engine import InProcess
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Message, Payload
-from fl_lightning.strategies import FedAvg
+from fl_lightning.settings import FederationSettings
+from fl_lightning.strategies import FedAvg, FedSagePlus
 from fl_lightning.strategies.fedavg import average
 
 
@@ -162,6 +163,14 @@ def test_clients_without_samples_are_no_part_of_the_mean():
     assert weights["theta"].item() == 2
     weights, _ = run({0: (scalar(1), 0), 1: (scalar(1), 0)}, initial=scalar(9))
     assert weights["theta"].item() == 9
+
+
+def test_the_default_weights_by_samples_as_the_paper():
+    # McMahan et al. 2017, Algorithm 1: w <- sum_k n_k / n w_k; T8 weighted is 2.5, uniform 2.0. FedSage+ averages uniformly.
+    strategy = FederationSettings().strategy
+    assert type(strategy) is FedAvg and strategy.weighting == FedAvg().weighting == "num_samples"
+    assert run(T8, FedAvg().weighting)[0]["theta"].item() == 2.5
+    assert FedSagePlus().weighting == "uniform"
 
 
 def test_unknown_weighting():

@@ -138,12 +138,12 @@ def test_the_ledger_lists_what_the_spy_saw(spied):
 
 def test_generated_neighbours_reach_the_classifier(spied, tmp_path):
     """Bug 2: with generated nodes that no real node hears, FedSage+ would equal FedSage."""
-    assert not same(spied[3], run(tmp_path, FedAvg())[1])
+    assert not same(spied[3], run(tmp_path, FedAvg(weighting="uniform"))[1])
 
 
 def test_hiding_nothing_is_fedsage_bit_for_bit(tmp_path):
     """Property f."""
-    fed, plain = run(tmp_path / "a", plus(hide_portion=0.0)), run(tmp_path / "b", FedAvg())
+    fed, plain = run(tmp_path / "a", plus(hide_portion=0.0)), run(tmp_path / "b", FedAvg(weighting="uniform"))
     assert same(fed[1], plain[1])
     assert fed[0]["test"] == plain[0]["test"]
 
@@ -236,7 +236,7 @@ def test_controls_run_and_differ_from_the_generator(spied, tmp_path, mending):
     results, weights, _ = run(tmp_path, plus(mending=mending))
     assert results["failures"] == [] and not same(weights, spied[3])
     if mending == "none":
-        assert same(weights, run(tmp_path / "plain", FedAvg())[1])
+        assert same(weights, run(tmp_path / "plain", FedAvg(weighting="uniform"))[1])
 
 
 def test_known_counts_mend_as_many_as_are_missing_and_tell_nobody(spied, tmp_path):
