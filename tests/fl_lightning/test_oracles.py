@@ -59,7 +59,7 @@ def test_uniform_weights_on_unequal_clients_are_not_the_union(tmp_path):
     net = copy.deepcopy(module.net)
     x, y = (torch.cat(t) for t in zip(*(points(n, 10 + i) for i, n in enumerate((4, 40))), strict=True))
     loop(net, x, y, 3, torch.optim.SGD(net.parameters(), lr=0.1))
-    fed = federate(tmp_path, module, clients((4, 40), held_out=0), num_rounds=3)
+    fed = federate(tmp_path, module, clients((4, 40), held_out=0), num_rounds=3, strategy=FedAvg("uniform"))
     assert (net.weight - fed.module.net.weight).abs().max() > 1e-3
 
 
@@ -106,7 +106,9 @@ def test_adam_of_each_client_goes_on_where_that_client_stopped(tmp_path):
         with torch.no_grad():
             for p, *parts in zip(net.parameters(), *(m.parameters() for m in own), strict=True):
                 p.copy_(sum(part.double() for part in parts) / 2)
-    fed = federate(tmp_path, module, clients((10, 16), held_out=0), num_rounds=4, carry_optimizer_state=True)
+    fed = federate(
+        tmp_path, module, clients((10, 16), held_out=0), num_rounds=4, strategy=FedAvg("uniform"), carry_optimizer_state=True
+    )
     assert_equal(net, fed.module)
 
 
