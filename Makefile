@@ -1,6 +1,7 @@
 # make demo    set up, then local / federated / central training on an embedded graph
 # make test    set up, then the whole test suite
 # make lint    set up, then ruff
+# make constraints   ask pip whether constraints.txt can be solved with every extra
 # make clean   remove the environment
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Quiet if all goes well; once more, with everything pip says, if not.
 quietly = $(1) -qq $(2) || $(1) $(2)
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -24,6 +25,9 @@ test: $(VENV)/.installed-test
 
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check .
+
+constraints: $(VENV)/.installed-test
+	@$(call quietly,$(PIP),--dry-run -e ".[flower,metis,parquet,search,test]")
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=...")'

@@ -14,18 +14,25 @@ from typing import Any
 
 import lightning as L
 import yaml
+from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from fl_lightning.central import fit_centrally
 from fl_lightning.comparison.commands import COMMANDS
 from fl_lightning.comparison.commands import main as compare_or_report
+from fl_lightning.config_errors import sentence, told
+from fl_lightning.config_files import check_plain
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.local import quiet
+from fl_lightning.flower.commands import COMMANDS as SITE_COMMANDS
 from fl_lightning.reporting.inspection import inspect_data
 from fl_lightning.reporting.predictions import write_predictions
 from fl_lightning.reporting.tables import score_lines
 from fl_lightning.settings import FederationSettings
 from fl_lightning.trainer import FederatedTrainer
+
+# What a user can put right: told without a traceback.
+MISTAKES = (ValueError, FederationError, OSError)
 
 # What a run's weights do not depend on: not compared on resuming.
 NOT_COMPARED = ("logger", "default_root_dir", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
@@ -39,9 +46,21 @@ class CommandTrainer(L.Trainer):
 
 
 class FederatedCLI(LightningCLI):
-    """LightningCLI whose trainer is a :class:`FederatedTrainer` unless ``federation`` is null."""
+    """LightningCLI whose trainer is a :class:`FederatedTrainer` unless ``federation`` is null.
+
+    Raises:
+        ValueError: In one sentence, what is wrong with the command line or the config.
+    """
 
     def __init__(self, args: list[str] | None = None) -> None:
+        try:
+            self._run(args)
+        except ArgumentError as error:
+            given = sys.argv[1:] if args is None else args
+            parser = self._subcommand_parsers.get(given[0] if given else "", self.parser)
+            raise ValueError(sentence(error, given, parser, (*COMMANDS, *SITE_COMMANDS))) from error
+
+    def _run(self, args: list[str] | None) -> None:
         super().__init__(
             trainer_class=CommandTrainer,
             seed_everything_default=0,
@@ -54,7 +73,8 @@ class FederatedCLI(LightningCLI):
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         kwargs.setdefault("epilog", "Besides: `fl-lightning {compare,report,site,server,client} --help`.")
-        return super().init_parser(**{"allow_abbrev": False, **kwargs})  # a mistyped key must not pass for another
+        # A mistyped key must not pass for another, and mistakes are told by `sentence`, not on a page of usage.
+        return super().init_parser(**{"allow_abbrev": False, "exit_on_error": False, **kwargs})
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -80,6 +100,7 @@ class FederatedCLI(LightningCLI):
         with warnings.catch_warnings():            # `args` given in Python while sys.argv belongs to somebody else is fine
             warnings.filterwarnings("ignore", ".*LightningCLI's args parameter.*")
             super().parse_arguments(parser, args)
+        check_plain(self.config[self.config["subcommand"]].as_dict())
 
     def _set_seed(self) -> None:
         with quiet():  # Lightning would announce the seed
@@ -175,7 +196,8 @@ class FederatedCLI(LightningCLI):
         """The best checkpoint of the newest central run, unless a file is given; never a model that was not trained."""
         if given not in (None, "best"):
             return Path(str(given))
-        runs = Path(self._get(self.config_init, "trainer").get("default_root_dir") or "runs") / f"{self.config_name}_central"
+        runs = Path(self._get(self.config_init, "trainer").get("default_root_dir") or "runs").expanduser()
+        runs /= f"{self.config_name}_central"
         found = [p for p in runs.glob("version_*/checkpoints/best.ckpt") if p.parts[-3][8:].isdigit()]
         if not found:
             raise ValueError(
@@ -229,18 +251,11 @@ def main(args: list[str] | None = None) -> None:
                 raise SystemExit(code)
             return
         FederatedCLI(args)
-    except (ValueError, FederationError, OSError) as error:
+    except MISTAKES as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
-        sys.stderr.write(f"fl-lightning: error: {_innermost(error)}\n(FL_LIGHTNING_TRACEBACK=1 shows where.)\n")
+        sys.stderr.write(f"fl-lightning: error: {told(error)}\n(FL_LIGHTNING_TRACEBACK=1 shows where.)\n")
         raise SystemExit(1) from error
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """What a class said of its arguments, without the list of types and values into which jsonargparse puts it."""
-    while isinstance(error.__cause__, ValueError) and "Does not validate against any of the Union" in str(error):
-        error = error.__cause__
-    return error
 
 
 def _say(lines: list[str]) -> None:

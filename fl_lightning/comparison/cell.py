@@ -21,9 +21,9 @@ import torch
 import yaml
 from tqdm import tqdm
 
-from fl_lightning.cli import FederatedCLI
+from fl_lightning.cli import MISTAKES, FederatedCLI
 from fl_lightning.comparison.plan import Cell
-from fl_lightning.comparison.reasons import complaint
+from fl_lightning.config_errors import told
 from fl_lightning.engine.checkpoint import existing
 from fl_lightning.reporting.monitor import Monitor
 
@@ -115,7 +115,7 @@ def run_cell(job: dict[str, Any]) -> None:
         _failed(job, _last_words(job["log"], begin))
     except Exception as error:
         traceback.print_exc()
-        _failed(job, f"{type(error).__name__}: {error}")
+        _failed(job, told(error) if isinstance(error, MISTAKES) else f"{type(error).__name__}: {error}")
 
 
 def _failed(job: dict[str, Any], reason: str) -> None:
@@ -125,10 +125,11 @@ def _failed(job: dict[str, Any], reason: str) -> None:
 
 
 def _last_words(log: str, begin: int) -> str:
-    """What the command line said last, e.g. about a wrong key."""
+    """The last line of a process that ended itself."""
     with open(log, "rb") as file:
         file.seek(begin)
-        return complaint(file.read().decode(errors="replace"))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "it ended without a word")
 
 
 def _write(path: str, content: Any) -> None:

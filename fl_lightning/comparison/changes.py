@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-SECTIONS = ("seed_everything", "federation", "trainer", "model", "data")
-
-
-class Loader(yaml.SafeLoader):
-    """Safe, and reads ``1e-3`` as a number, as the command line does; PyYAML takes it for text."""
-
-
-Loader.yaml_implicit_resolvers = {k: list(v) for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
-
-    Raises:
-        ValueError: If the file is absent, is not YAML or holds no mapping.
-    """
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 (a SafeLoader)
-    except OSError as error:
-        raise ValueError(f"`{path}` cannot be read: {error.strerror}.") from error
-    except yaml.YAMLError as error:
-        raise ValueError(f"`{path}` is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"`{path}` must hold `key: value` lines, but holds {type(content).__name__}.")
-    return content
+from fl_lightning.config_files import SECTIONS, Loader, check_plain
 
 
 def nested(changes: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -88,7 +59,7 @@ def from_command_line(options: Sequence[str]) -> dict[str, Any]:
     """``["--data.init_args.root", "DATA", "--trainer.max_epochs=2"]`` as changes with dotted keys.
 
     Raises:
-        ValueError: If an option is no config key, or has no value.
+        ValueError: If an option is no config key, has no value, or one that is to be filled in.
     """
     changes: dict[str, Any] = {}
     rest = list(options)
@@ -105,4 +76,5 @@ def from_command_line(options: Sequence[str]) -> dict[str, Any]:
                 raise ValueError(f"`{name}` needs a value.")
             value = rest.pop(0)
         changes[name[2:]] = yaml.load(value, Loader)  # noqa: S506 (a SafeLoader)
+    check_plain(changes)
     return changes

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.comparison.changes import SECTIONS, leaves, nested
-from fl_lightning.comparison.reasons import nearest
+from fl_lightning.comparison.changes import leaves, nested
+from fl_lightning.config_errors import nearest
+from fl_lightning.config_files import SECTIONS
 
 MAPPINGS = {  # keys whose value maps labels or config keys to something, with an example
     "methods": "{FedAvg: {}, FedAvg with momentum: {model.init_args.optimizer.init_args.momentum: 0.9}}",

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.comparison import checks
-from fl_lightning.comparison.changes import load_yaml, merged, nested
+from fl_lightning.comparison.changes import merged, nested
+from fl_lightning.config_files import load_yaml
 
 LOCAL, CENTRAL = "LocalOnly", "Central"
 BASELINES: dict[str, dict[str, Any]] = {

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from fl_lightning.config_files import check_plain
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 
@@ -17,7 +19,7 @@ def read_keys(path: Path, required: Collection[str], optional: Collection[str]) 
     """The mapping in a YAML file.
 
     Raises:
-        ValueError: It is not there, is no mapping, lacks a key or has one that nobody knows.
+        ValueError: It is not there, is no mapping, lacks a key, has one that nobody knows, or a value that is to be filled in.
     """
     if not path.is_file():
         raise ValueError(f"`{path}` does not exist.")
@@ -27,6 +29,7 @@ def read_keys(path: Path, required: Collection[str], optional: Collection[str]) 
         raise ValueError(f"`{path}` is no YAML: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold `key: value` lines.")
+    check_plain(content, f"`{path}`: ")
     unknown = sorted(set(map(str, content)) - set(required) - set(optional))
     lacking = [key for key in required if content.get(key) is None]
     if unknown or lacking:

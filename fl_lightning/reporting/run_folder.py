@@ -44,7 +44,7 @@ class RunFolder:
             self._temporary = tempfile.TemporaryDirectory(prefix="fl_lightning_")
             self.path, self.loggers = Path(self._temporary.name), []
             return
-        base = Path(root or "runs")
+        base = Path(root or "runs").expanduser()
         given = loggers if isinstance(loggers, Sequence) else [] if loggers in (None, True, False) else [loggers]
         if resume is not None:
             self.path = resume

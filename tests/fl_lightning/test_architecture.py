@@ -3,6 +3,7 @@
 import ast
 import configparser
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,17 @@ def test_three_top_level_packages_are_installed():
     for package in PACKAGES:
         folders = {str(p.parent.relative_to(ROOT)).replace("/", ".") for p in (ROOT / package).rglob("*.py")}
         assert folders <= set(found), "a folder without __init__.py would not be installed"
+
+
+def test_the_constraints_are_asked_for_every_extra():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = ",".join(sorted(setup["options.extras_require"]))
+    assert f'--dry-run -e ".[{extras}]"' in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "make constraints" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    pinned = {line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    wanted = "\n".join(setup["options.extras_require"].values()) + setup["options"]["install_requires"]
+    assert {name.lower() for name in re.findall(r"^[\w-]+", wanted, re.M)} <= pinned
 
 
 def test_only_the_trainer_and_the_strategies_are_public():

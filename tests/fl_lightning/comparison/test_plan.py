@@ -3,8 +3,9 @@
 import pytest
 import yaml
 
-from fl_lightning.comparison.changes import from_command_line, load_yaml, merged, nested
+from fl_lightning.comparison.changes import from_command_line, merged, nested
 from fl_lightning.comparison.plan import describe, read_plan
+from fl_lightning.config_files import load_yaml
 
 BASE = {
     "seed_everything": 0,
