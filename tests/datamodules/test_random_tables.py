@@ -7,6 +7,7 @@ import gzip
 import io
 import logging
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,14 @@ QUICK = settings(max_examples=60, deadline=None, derandomize=True,
                  suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])  # fmt: skip
 PRINTABLE = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_characters="\x85\x7f"), max_size=8)
 BLANK = st.sampled_from(["", "NaN", "n/a", " "])
-logging.getLogger("datamodules").setLevel(logging.ERROR)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_notices():
+    logger = logging.getLogger("datamodules")
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(logging.NOTSET)
 
 
 @st.composite
