@@ -2,23 +2,73 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fl_lightning.checks import check_module
 from fl_lightning.engine.local import LocalTrainer, quiet
-from fl_lightning.engine.memory import peak_rss_bytes
+from fl_lightning.engine.names import without_stage
+from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import missing_metric_in_words
+from fl_lightning.reporting.left_out import LeftOut
+from fl_lightning.reporting.monitor import Monitor, is_better
+from fl_lightning.reporting.results import Results
 from fl_lightning.reporting.run_folder import RunFolder
-from fl_lightning.reporting.scores import summarise, versions
+from fl_lightning.reporting.scores import defined, summarise
+
+
+class BestEpoch(Callback):
+    """Keeps the weights of the best epoch, chosen as a federation chooses its best round; the last one if there is
+    nothing to choose by.
+
+    Args:
+        path: Where it is saved, as a Lightning checkpoint.
+        monitor: What chooses.
+
+    Attributes:
+        epoch: The epoch, from 0; ``None`` before the first has ended.
+        weights: Its ``state_dict``.
+    """
+
+    def __init__(self, path: Path, monitor: Monitor) -> None:
+        self.path, self.monitor = path, monitor
+        self.value: float | None = None
+        self.epoch: int | None = None
+        self.weights: dict[str, Any] = {}
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
+            return
+        # `callback_metrics` would also hold what the epoch's training logged, which may bear the same name.
+        found = trainer._results.metrics(on_step=False)["callback"]
+        logged = {without_stage(name, "val"): float(value) for name, value in found.items()}
+        self.monitor.check([logged])
+        value = defined(logged, self.monitor.metric)
+        if is_better(value, self.value, self.monitor.mode):
+            self.value = value
+            self._keep(trainer, module)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self.value is None:
+            self._keep(trainer, module)
+
+    def _keep(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.epoch = trainer.current_epoch
+        # In memory, too: a checkpoint with hyperparameters that are objects cannot be read with `weights_only=True`.
+        self.weights = {name: copy.deepcopy(value.detach().cpu() if hasattr(value, "detach") else value)
+                        for name, value in module.state_dict().items()}  # fmt: skip
+        trainer.save_checkpoint(self.path)
 
 
 def fit_centrally(
@@ -28,7 +78,12 @@ def fit_centrally(
     ckpt_path: str | None,
     name: str,
     trainer_args: Mapping[str, Any],
-) -> tuple[dict[str, Any], Path]:
+    *,
+    monitor: str | None = None,
+    monitor_mode: str | None = None,
+    max_dropped_share: float = 0.5,
+    on_start: Callable[[Path], None] | None = None,
+) -> tuple[dict[str, Any], Path | None]:
     """Fit on the undivided data, keep the best epoch by the validation metric, test it, write results.json.
 
     Args:
@@ -38,12 +93,20 @@ def fit_centrally(
         ckpt_path: A Lightning checkpoint to go on from.
         name: Name of the run's folder.
         trainer_args: What the user gave for ``trainer:``; its logger, folder, accelerator and precision are used here.
+        monitor: ``federation.monitor``.
+        monitor_mode: ``federation.monitor_mode``.
+        max_dropped_share: ``federation.max_dropped_share``.
+        on_start: Called with the run's folder before training.
 
     Returns:
-        The content of results.json, and the run's folder.
+        The content of results.json, and the run's folder (``None`` for ``fast_dev_run``, which writes nothing).
+
+    Raises:
+        ValueError: Before training, if something does not fit.
     """
     begin = time.perf_counter()
     seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+    check_module(module)
     if not is_overridden("train_dataloader", datamodule):
         raise ValueError(
             f"`--federation null` trains on the undivided data, but `data: {type(datamodule).__name__}` has no "
@@ -52,64 +115,71 @@ def fit_centrally(
         )
     datamodule.prepare_data()
     datamodule.setup("fit")
+    left_out = LeftOut.of(datamodule)
+    left_out.check(max_dropped_share)
     schema = getattr(datamodule, "schema", None)
     if hasattr(module, "build") and schema is not None:
         with stream(seed, "initial weights"):
             module.build(schema)
-    metric, mode = getattr(module, "monitor", "loss"), getattr(module, "monitor_mode", "min")
-    folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"))
+    chooses = Monitor.of(module, monitor, monitor_mode)
+    local_args = {key: trainer_args.get(key) for key in ("accelerator", "precision")}
+    chooses.check(Rehearsal(module, local_args, seed).logged_in_validation([datamodule], chooses.metric))
+    scratch = bool(trainer.fast_dev_run) or rank_zero_only.rank != 0
+    folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"), scratch=scratch)
+    if on_start is not None and not scratch:
+        on_start(folder.path)
     trainer.loggers = folder.loggers
-    monitor = None if getattr(datamodule, "num_val_samples", None) == 0 else f"val/{metric}"
-    best = ModelCheckpoint(folder.path / "checkpoints", "best", monitor=monitor, mode=mode, save_top_k=1)
+    for callback in trainer.checkpoint_callbacks:
+        if getattr(callback, "dirpath", "") is None:  # else it writes into the current folder where there is no logger
+            callback.dirpath = str(folder.path / "checkpoints")
+    best = BestEpoch(folder.path / "checkpoints" / "best.ckpt", chooses)
     trainer.callbacks = trainer._callback_connector._reorder_callbacks([*trainer.callbacks, best])
     with stream(seed, "central"), quiet():
         with missing_metric_in_words():
             trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)
-        epochs = trainer.current_epoch
-        if best.best_model_score is not None and not bool(best.best_model_score.isfinite()):
-            trainer.save_checkpoint(best.best_model_path)  # undefined in each epoch: the last is the best, as in a federation
+    epochs = trainer.current_epoch
     trained = time.perf_counter() - begin
-    local = LocalTrainer(module, {key: trainer_args.get(key) for key in ("accelerator", "precision")})
+    local = LocalTrainer(module, local_args)
     clients = list(datamodule.client_datamodules()) if hasattr(datamodule, "client_datamodules") else []
+    failures: list[dict[str, Any]] = []
 
-    def score() -> dict[str, Any]:
+    def evaluate(data: L.LightningDataModule, stage: str, epoch: int, client: int | None) -> dict[str, float] | None:
+        try:
+            return local.evaluate(data, stage)
+        except Exception as error:  # noqa: BLE001  what was trained is not lost for it
+            reason = f"{type(error).__name__}: {error}"
+            failures.append({"round": epoch, "client": client, "kind": "evaluate", "reason": reason})
+            return None
+
+    def score(epoch: int) -> dict[str, Any]:
         return {
             stage: summarise(
-                metric, mode, local.evaluate(datamodule, stage), [local.evaluate(c, stage) for c in clients]
+                chooses.metric, chooses.mode, evaluate(datamodule, stage, epoch, None),
+                [evaluate(data, stage, epoch, client) for client, data in enumerate(clients)],
             )
             for stage in ("val", "test")
-        }
+        }  # fmt: skip
 
-    last = score()
-    chosen, best_epoch = last, epochs - 1
-    if best.best_model_path:
-        content = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
-        module.load_state_dict(content["state_dict"])
-        best_epoch = min(int(content["epoch"]), epochs - 1)  # one saved after the fit counts one epoch more
-        chosen = score()
-    total = time.perf_counter() - begin
-    results = {
-        "name": name,
-        "strategy": "Central",
-        "seed": seed,
-        "num_clients": len(clients),
-        "rounds_run": epochs,
-        "best_round": best_epoch,
-        "metric": metric,
-        "mode": mode,
-        "weighting": None,
-        "val": chosen["val"],
-        "test": {**chosen["test"], "each_on_global": None},
-        "last": last,
-        "bytes": {"up": 0, "down": 0, "by_kind": {}},
-        "seconds": {"total": total, "train": trained, "overhead": total - trained},
-        "peak_rss_mb": round(peak_rss_bytes() / 2**20),
-        "failures": [],
-        "empty_clients": [],
-        "dropped_rows": list(getattr(datamodule, "dropped_rows", [])),
-        "task_names": list(getattr(datamodule, "task_names", [])),
-        "versions": versions(),
-    }
-    folder.write_json("results.json", results)
+    chosen = last = score(max(epochs - 1, 0))
+    best_epoch = epochs - 1 if best.epoch is None else best.epoch
+    if best.weights:
+        module.load_state_dict(best.weights)
+        chosen = score(best_epoch)
+    results = Results(
+        name=name,
+        strategy="Central",
+        seed=seed,
+        monitor=chooses,
+        num_clients=len(clients),
+        rounds_run=epochs,
+        best_round=best_epoch,
+        chosen=chosen,
+        last=last,
+        data=datamodule,
+        total_seconds=time.perf_counter() - begin,
+        train_seconds=trained,
+        failures=failures,
+    ).write(folder)
     folder.close()
-    return results, folder.path
+    left_out.warn()
+    return results, None if scratch else folder.path

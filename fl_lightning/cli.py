@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,15 @@ from fl_lightning.central import fit_centrally
 from fl_lightning.comparison.commands import COMMANDS
 from fl_lightning.comparison.commands import main as compare_or_report
 from fl_lightning.config_errors import sentence, told
-from fl_lightning.config_files import check_plain
+from fl_lightning.config_files import check_plain, load_yaml
+from fl_lightning.engine.checkpoint import run_of
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.local import quiet
 from fl_lightning.flower.commands import COMMANDS as SITE_COMMANDS
 from fl_lightning.reporting.inspection import inspect_data
-from fl_lightning.reporting.predictions import write_predictions
+from fl_lightning.reporting.left_out import RowsLeftOut
+from fl_lightning.reporting.predictions import write_apart, write_predictions
+from fl_lightning.reporting.run_folder import central_run_of
 from fl_lightning.reporting.tables import score_lines
 from fl_lightning.settings import FederationSettings
 from fl_lightning.trainer import FederatedTrainer
@@ -36,6 +41,10 @@ MISTAKES = (ValueError, FederationError, OSError)
 
 # What a run's weights do not depend on: not compared on resuming.
 NOT_COMPARED = ("logger", "default_root_dir", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
+
+
+# Of the federation's settings, those that central training asks for, too.
+CENTRAL_TOO = ("monitor", "monitor_mode", "max_dropped_share")
 
 
 class CommandTrainer(L.Trainer):
@@ -52,23 +61,23 @@ class FederatedCLI(LightningCLI):
         ValueError: In one sentence, what is wrong with the command line or the config.
     """
 
-    def __init__(self, args: list[str] | None = None) -> None:
+    def __init__(self, args: list[str]) -> None:
+        self.given_args = list(args)  # never sys.argv, which belongs to the program that calls us
         try:
-            self._run(args)
+            self._run()
         except ArgumentError as error:
-            given = sys.argv[1:] if args is None else args
-            parser = self._subcommand_parsers.get(given[0] if given else "", self.parser)
-            raise ValueError(sentence(error, given, parser, (*COMMANDS, *SITE_COMMANDS))) from error
+            parser = self._subcommand_parsers.get(args[0] if args else "", self.parser)
+            raise ValueError(sentence(error, args, parser, (*COMMANDS, *SITE_COMMANDS))) from error
 
-    def _run(self, args: list[str] | None) -> None:
+    def _run(self) -> None:
         super().__init__(
             trainer_class=CommandTrainer,
             seed_everything_default=0,
             trainer_defaults={"inference_mode": False, "num_sanity_val_steps": 0, "enable_model_summary": False},
-            save_config_kwargs={"overwrite": True},
+            save_config_callback=None,  # it would write into the current folder where there is no logger; see `_save_config`
             parser_kwargs={"description": "Federated learning on graphs and molecules: train, evaluate, predict, inspect."},
             auto_configure_optimizers=False,  # a top-level `optimizer:` would bind to a module that no client trains
-            args=args,
+            args=self.given_args,
         )
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -94,6 +103,10 @@ class FederatedCLI(LightningCLI):
             parser.add_argument("--json", action="store_true", help="Print one JSON object instead of tables.")
             parser.add_argument("--html", type=str | None, default=None, help="Also write a self-contained page there.")
             parser.add_argument("--strict", action="store_true", help="Exit with code 1 if there is any finding.")
+        if subcommand == "predict":
+            parser.add_argument(
+                "--output", type=str | None, default=None, help="File to write. Default: `predictions.csv` in the run's folder."
+            )  # fmt: skip
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -110,10 +123,11 @@ class FederatedCLI(LightningCLI):
         getattr(self, subcommand)(**self._prepare_subcommand_kwargs(subcommand))
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        federation = self._get(self.config_init, "federation")
-        if federation is None:
+        if self._central:
+            bar = {} if sys.stderr.isatty() else {"enable_progress_bar": False}
             with quiet():
-                return super().instantiate_trainer(logger=False, **self._central_arguments(), **kwargs)
+                return super().instantiate_trainer(logger=False, **self._central_work, **bar, **kwargs)
+        federation = self._get(self.config_init, "federation")
         if federation.name is None:
             federation.name = self.config_name
         return FederatedTrainer(
@@ -128,18 +142,22 @@ class FederatedCLI(LightningCLI):
     def fit(self, **arguments: Any) -> None:
         """``fl-lightning fit``"""
         ckpt_path = arguments.get("ckpt_path")
-        if isinstance(self.trainer, FederatedTrainer):
-            results = self.trainer.fit(self.model, self.datamodule, ckpt_path, on_start=self._save_config)
-            folder = self.trainer.run_dir
-        else:
-            results, folder = fit_centrally(
-                self.trainer,
-                self.model,
-                self.datamodule,
-                ckpt_path,
-                f"{self.config_name}_central",
-                dict(self._get(self.config_init, "trainer")),
-            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RowsLeftOut)  # `score_lines` says it
+            if isinstance(self.trainer, FederatedTrainer):
+                results = self.trainer.fit(self.model, self.datamodule, ckpt_path, on_start=self._save_config)
+                folder = self.trainer.run_dir
+            else:
+                results, folder = fit_centrally(
+                    self.trainer,
+                    self.model,
+                    self.datamodule,
+                    ckpt_path,
+                    f"{self.config_name}_central",
+                    dict(self._get(self.config_init, "trainer")),
+                    **{key: value for key, value in self._federation_given.items() if key in CENTRAL_TOO},
+                    on_start=self._save_config,
+                )
         _say(score_lines(results))
         if folder is not None:
             _say([f"run: {folder}"])
@@ -162,16 +180,27 @@ class FederatedCLI(LightningCLI):
 
     def predict(self, **arguments: Any) -> None:
         """``fl-lightning predict``"""
+        given, output = arguments.get("ckpt_path") or "best", self.config[self.subcommand]["output"]
+        federated = isinstance(self.trainer, FederatedTrainer)
+        source = self.trainer.find_checkpoint(given) if federated else self._central_checkpoint(given)
+        folder = run_of(source) if federated else central_run_of(source)
+        if folder is None and output is None:
+            raise ValueError(
+                f"`{source}` lies in no run's folder, where the predictions would be written. Name a file: `--output FILE.csv`."
+            )
         found: Any
-        if isinstance(self.trainer, FederatedTrainer):
-            found = self.trainer.predict(self.model, self.datamodule, arguments.get("ckpt_path") or "best")
-            folder = self.trainer.source_dir
+        if federated:
+            found = self.trainer.predict(self.model, self.datamodule, str(source))
         else:
-            source = self._central_checkpoint(arguments.get("ckpt_path"))
             with quiet():
                 found = {None: self.trainer.predict(self.model, datamodule=self.datamodule, ckpt_path=str(source))}
-            folder = source.parent.parent if source.parent.name == "checkpoints" else source.parent
-        _say([f"predictions: {write_predictions(folder / 'predictions.csv', found, self.datamodule)}"])
+        path = folder / f"{_predictions_name(self.config[self.subcommand].data)}.csv" if output is None else Path(output)
+
+        def write(target: Path) -> Path:
+            return write_predictions(target, found, self.datamodule)
+
+        others = output is None and path.name != "predictions.csv"  # another file may have the same name
+        _say([f"predictions: {write_apart(path, write) if others else write(path)}"])
 
     def inspect(self, **arguments: Any) -> None:
         """``fl-lightning inspect``"""
@@ -187,10 +216,34 @@ class FederatedCLI(LightningCLI):
     # ---- configuration --------------------------------------------------------------------------------------------
 
     @property
+    def _central(self) -> bool:
+        return self._get(self.config_init, "federation") is None
+
+    @property
+    def monitor_given(self) -> tuple[str | None, str | None]:
+        """``federation.monitor`` and ``federation.monitor_mode``, for central training, too."""
+        if self._central:
+            return self._federation_given.get("monitor"), self._federation_given.get("monitor_mode")
+        return self.trainer.settings.monitor, self.trainer.settings.monitor_mode
+
+    @property
     def config_name(self) -> str:
         """Name of the (last) config file, without its ending; ``run`` without one."""
         files = self._get(self.config, "config") or []
         return Path(str(files[-1])).stem if files else "run"
+
+    @cached_property
+    def _federation_given(self) -> dict[str, Any]:
+        """What the config files and the command line say of the federation also with ``--federation null``: how many rounds it
+        would have, and what chooses the best one."""
+        given: dict[str, Any] = {}
+        for path in self._get(self.config, "config") or []:
+            section = load_yaml(Path(str(path))).get("federation")
+            if isinstance(section, dict):
+                given |= section.get("init_args", section)
+        for name, value in _options(self.given_args, "--federation."):
+            given[name.removeprefix("init_args.")] = yaml.safe_load(value)
+        return given
 
     def _central_checkpoint(self, given: str | None) -> Path:
         """The best checkpoint of the newest central run, unless a file is given; never a model that was not trained."""
@@ -207,10 +260,14 @@ class FederatedCLI(LightningCLI):
         return max(found, key=lambda path: int(path.parts[-3][8:]))
 
     def _save_config(self, folder: Path) -> None:
-        parser = self._parser(self.subcommand)
-        (folder / "config.yaml").write_text(
-            parser.dump(self.config[self.subcommand], skip_none=False), encoding="utf-8"
-        )
+        config = self.config[self.subcommand].clone()
+        for key, value in self._central_work.items():  # of all rounds together, so that the file repeats the run
+            config.trainer[key] = value
+        text = self._parser(self.subcommand).dump(config, skip_none=False)
+        if self._central:
+            kept = [f"--federation.{k} {v}" for k, v in self._federation_given.items() if k in CENTRAL_TOO and v is not None]
+            text = f"# fl-lightning fit --config config.yaml {' '.join([*kept, '--federation null'])}\n{text}"
+        (folder / "config.yaml").write_text(text, encoding="utf-8")
 
     def _compared_config(self) -> dict[str, Any]:
         dumped = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
@@ -222,23 +279,37 @@ class FederatedCLI(LightningCLI):
             (compared["data"].get("init_args") or {}).pop(where, None)
         return compared
 
-    def _central_arguments(self) -> dict[str, Any]:
-        """As many epochs or steps as all rounds together, unless the command line says how many."""
-        rounds = None
-        for path in self._get(self.config, "config") or []:
-            section = (yaml.safe_load(Path(str(path)).read_text(encoding="utf-8")) or {}).get("federation") or {}
-            rounds = section.get("num_rounds", rounds)
-        trainer = self._get(self.config_init, "trainer")
-        given = any(a.startswith(("--trainer.max_epochs", "--trainer.max_steps")) for a in sys.argv)
-        quiet_bar = {} if sys.stderr.isatty() else {"enable_progress_bar": False}
-        if rounds is None or given:
-            return quiet_bar
+    @cached_property
+    def _central_work(self) -> dict[str, Any]:
+        """Central training takes as many epochs or steps as all rounds together, unless the command line says how many."""
+        rounds, trainer = self._federation_given.get("num_rounds"), self._get(self.config_init, "trainer")
+        given = [*_options(self.given_args, "--trainer.max_epochs"), *_options(self.given_args, "--trainer.max_steps")]
+        if not self._central or rounds is None or given:
+            return {}
         if trainer["max_steps"] not in (None, -1):
             _say([f"central: {rounds} rounds x {trainer['max_steps']} steps = {rounds * trainer['max_steps']} steps"])
-            return {"max_steps": rounds * trainer["max_steps"], "max_epochs": -1, **quiet_bar}
+            return {"max_steps": rounds * trainer["max_steps"], "max_epochs": -1}
         epochs = trainer["max_epochs"] or 1
         _say([f"central: {rounds} rounds x {epochs} epochs = {rounds * epochs} epochs"])
-        return {"max_epochs": rounds * epochs, **quiet_bar}
+        return {"max_epochs": rounds * epochs}
+
+
+def _predictions_name(data: Any) -> str:
+    """``predictions`` of the run's own data; of another file or folder ``predictions_<its name>``."""
+    arguments = data.get("init_args") or {}
+    asked = arguments.get("predict_files") or arguments.get("predict_root")
+    first = asked[0] if isinstance(asked, list) and asked else asked
+    return "predictions" if first is None else re.sub(r"[^\w.-]", "_", f"predictions_{Path(str(first)).resolve().stem}")
+
+
+def _options(args: list[str], start: str) -> list[tuple[str, str]]:
+    """Options of the command line that begin with ``start``: the rest of their names, and their values."""
+    found = []
+    for place, argument in enumerate(args):
+        name, equals, value = argument.partition("=")
+        if name.startswith(start) and (equals or place + 1 < len(args)):
+            found.append((name.removeprefix(start), value if equals else args[place + 1]))
+    return found
 
 
 def main(args: list[str] | None = None) -> None:
@@ -250,7 +321,7 @@ def main(args: list[str] | None = None) -> None:
             if code:
                 raise SystemExit(code)
             return
-        FederatedCLI(args)
+        FederatedCLI(given)
     except MISTAKES as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise

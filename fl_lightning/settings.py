@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from fl_lightning.engine.in_process import InProcess
@@ -36,6 +37,8 @@ class FederationSettings:
             ``private_entries``; e.g. ``["head.*"]`` for personal heads.
         score_each_on_global: After training, also score every client's own model on the server's data. For that one step the
             models are uploaded. Default: only for ``LocalOnly``.
+        max_dropped_share: The largest share of the data's rows that may be unusable; beyond it ``fit`` stops before round 1.
+            1.0 trains whatever is left.
         name: Name of the run's folder. Default: the name of the config file, or of the strategy.
         force: Resume although the configuration, the clients or the data differ from the checkpoint's.
     """
@@ -53,6 +56,7 @@ class FederationSettings:
     monitor_mode: Literal["min", "max"] | None = None
     private: list[str] = field(default_factory=list)
     score_each_on_global: bool | None = None
+    max_dropped_share: float = 0.5
     name: str | None = None
     force: bool = False
 
@@ -68,6 +72,13 @@ class FederationSettings:
         for key in ("num_rounds", "min_clients", "check_val_every_n_rounds", "keep_last"):
             if getattr(self, key) < 1:
                 raise ValueError(f"`federation.{key}` must be at least 1, got {getattr(self, key)}.")
+        if not 0 <= self.max_dropped_share <= 1:
+            raise ValueError(f"`federation.max_dropped_share` is a share from 0.0 to 1.0, got {self.max_dropped_share}.")
+        if self.name is not None and (Path(self.name).name != self.name or self.name in ("", "..")):
+            raise ValueError(
+                f"`federation.name` is the name of one folder, got `{self.name}`. Another place for the runs is "
+                "`trainer.default_root_dir`."
+            )
         if self.client_timeout is not None and not self.client_timeout > 0:
             raise ValueError(f"`federation.client_timeout` must be positive, got {self.client_timeout}.")
 
@@ -77,6 +88,7 @@ class FederationSettings:
             "engine",
             "keep_last",
             "client_timeout",
+            "max_dropped_share",
             "name",
             "force",
             "num_rounds",

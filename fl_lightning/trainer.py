@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
+import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,17 +16,15 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.utilities import rank_zero_only
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
-from tqdm import tqdm
 
+from fl_lightning.checks import check_module
 from fl_lightning.engine import checkpoint
 from fl_lightning.engine.client import LocalSettings, named_outputs
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.local import LocalTrainer, quiet, set_up
-from fl_lightning.engine.memory import peak_rss_bytes
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.remote import AtSites, SiteData
@@ -36,12 +33,17 @@ from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import check_package, check_trainer_args
 from fl_lightning.engine.transport import ClientSpec
+from fl_lightning.reporting.given import given, run_config, write_config
+from fl_lightning.reporting.left_out import LeftOut
 from fl_lightning.reporting.monitor import Monitor, is_better, selection_value
+from fl_lightning.reporting.progress import Progress
+from fl_lightning.reporting.results import Results
 from fl_lightning.reporting.run_folder import RunFolder
-from fl_lightning.reporting.scores import summarise, versions
+from fl_lightning.reporting.scores import defined, summarise
 from fl_lightning.schema import agreed_schema
 from fl_lightning.settings import FederationSettings, describe
 
+LOG = logging.getLogger("fl_lightning")
 Data = L.LightningDataModule | Sequence[L.LightningDataModule]
 
 
@@ -53,6 +55,8 @@ class FederatedTrainer:
             work), ``accelerator``, ``devices``, ``precision``, ``callbacks``, ... Of these, ``logger``,
             ``default_root_dir`` and ``enable_progress_bar`` are the server's.
         seed: Seed of all random streams. Default: that of ``seed_everything``, else 0.
+        progress: How far it is, on the standard error stream: by default as a bar in a terminal; ``True``: elsewhere (a
+            notebook, a log) as one line for each round, too; ``False``: nowhere.
         run_config: The whole configuration as plain values, to be compared on resuming.
         federation: Arguments of :class:`~fl_lightning.settings.FederationSettings`: ``num_rounds``, ``strategy``,
             ``clients_per_round``, ``engine``, ...
@@ -60,7 +64,7 @@ class FederatedTrainer:
     Attributes:
         results: After ``fit``: the content of ``results.json``.
         run_dir: The run's folder; ``None`` where nothing is written (fast_dev_run, ranks other than 0).
-        source_dir: Folder of the run that the last checkpoint came from.
+        source_dir: Folder of the run that the last checkpoint came from; ``None`` for a checkpoint that lies in none.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class FederatedTrainer:
         *,
         trainer: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        progress: bool | None = None,
         run_config: Mapping[str, Any] | None = None,
         **federation: Any,
     ) -> None:
@@ -76,7 +81,8 @@ class FederatedTrainer:
         check_trainer_args(trainer_args)
         self._logger = trainer_args.pop("logger", None)
         self._root = trainer_args.pop("default_root_dir", None)
-        self._progress = trainer_args.pop("enable_progress_bar", None)
+        in_trainer = trainer_args.pop("enable_progress_bar", None)
+        self._progress = in_trainer if progress is None else progress
         for server_only in ("enable_checkpointing", "enable_model_summary"):
             trainer_args.pop(server_only, None)
         self.trainer_args = trainer_args
@@ -102,7 +108,8 @@ class FederatedTrainer:
             module: Any LightningModule; afterwards it holds the best global model (if the strategy has one).
             datamodule: A LightningDataModule with ``client_datamodules()``, whose own loaders are the server's data; or a list
                 of LightningDataModules, one per client.
-            ckpt_path: ``last``, ``best``, a run's folder or a checkpoint's folder to go on from.
+            ckpt_path: ``last``, ``best``, a run's folder or a checkpoint's folder to go on from. A checkpoint that lies in no
+                run's folder goes on in a new one.
             on_start: Called with the run's folder before round 1.
 
         Returns:
@@ -117,6 +124,7 @@ class FederatedTrainer:
                 on_start(self.run_dir)
             run.train()
             self.results = run.finish()
+            run.left_out.warn()
             return self.results
 
     def validate(self, module: L.LightningModule, datamodule: Data, ckpt_path: str = "best") -> dict[str, Any]:
@@ -186,15 +194,15 @@ class _Run:
         self.started = time.perf_counter()
         self.trainer, self.module, self.settings = trainer, module, trainer.settings
         settings, strategy = self.settings, self.settings.strategy
-        check_package(module, "model", L.LightningModule)
-        for method, kind in (("training_step", module), ("configure_optimizers", module)):
-            if not is_overridden(method, kind):
-                raise ValueError(f"`model: {type(module).__name__}` has no `{method}`; a client cannot train it.")
+        check_module(module)
         shared = {"config": trainer.run_config, "federation": settings.describe()}
         if isinstance(datamodule, AtSites):
             self.server_data, self.datamodules = None, settings.engine.remote_clients(shared)
         else:
             self.server_data, self.datamodules = _client_data(datamodule, trainer.seed)
+        self.left_out = LeftOut.of(self._data)
+        if write:
+            self.left_out.check(settings.max_dropped_share)
         schema = agreed_schema(self.server_data, self.datamodules)
         if hasattr(module, "build") and schema is not None:
             with stream(trainer.seed, "initial weights"):
@@ -237,8 +245,9 @@ class _Run:
         scratch = not write or trainer.fast_dev_run or rank_zero_only.rank != 0
         source = None if ckpt_path is None else trainer.find_checkpoint(ckpt_path)
         tensors, values = ({}, None) if source is None else checkpoint.read(source)
+        home = None if values is None else checkpoint.run_of(source)
         if values is not None:
-            trainer.source_dir = source.parent.parent
+            trainer.source_dir = home
             self._check_identity(source, values["identity"])
 
         strategy.start(self.entries.get(self.entries.shared), self.entries.private)
@@ -267,37 +276,43 @@ class _Run:
             "round": 0,
             "seconds": {"total": 0.0, "train": 0.0},
             "best": {"round": None, "value": None, "checkpoint": None},
-            "last_checkpoint": None,
         }
         self.folder = RunFolder(
             trainer._root,
             trainer.name,
             trainer._logger,
             scratch=scratch,
-            resume=None if source is None or scratch else source.parent.parent,
-            purge_step=None if values is None or values["round"] == 0 else values["round"],
-            keep_rows=0 if values is None else values["metrics_rows"],
+            resume=None if scratch else home,
+            purge_step=None if home is None or values["round"] == 0 else values["round"],
+            keep_rows=0 if home is None else values["metrics_rows"],
         )
         if write:
             trainer.run_dir = None if scratch else self.folder.path
         self.checkpoints = checkpoint.Checkpoints(self.folder.path / "checkpoints", settings.keep_last)
         ledger = self.folder.path / "ledger.jsonl"
+        if not scratch and home is None:
+            self._begin_folder(datamodule)
         if values is None:
             self.federation.ledger.open(ledger)
-            self._write_partition(datamodule)
         else:
             self.state = {**values["state"], "identity": self.identity}
-            if not scratch:
-                self.checkpoints.forget_after(source.name)
             best = self.state["best"]["checkpoint"]
-            if best is not None and not (source.parent / best).is_dir():  # going on from an older one: it is gone
+            if write and (home is None or scratch):  # what lies around it is somebody else's, or not to be touched
+                if not scratch:
+                    LOG.warning("`%s` lies in no run's folder. The run goes on in `%s`; its ledger and metrics begin there.",
+                                source, self.folder.path)  # fmt: skip
+                source = self.checkpoints.adopt(source, checkpoint.name_of(values), best)
+            elif not scratch:
+                self.checkpoints.forget_after(source.name)
+            if best is not None and not (self.checkpoints.directory / best).is_dir():  # from an older one: it is gone
                 self.state["best"] = {"round": None, "value": None, "checkpoint": None}
             strategy.load_state(tensors)
             self.engine.load(source)
             self.federation.ledger.restore(values["ledger"])
             self.federation.failures = values["failures"]
-            self.federation.ledger.open(ledger, values["ledger_end"] if not scratch else None)
+            self.federation.ledger.open(ledger, None if scratch or home is None else values["ledger_end"])
         self.before = self.state["seconds"]["total"]
+        self.progress = Progress(trainer._progress)
 
     def _check_identity(self, source: Path, old: dict[str, Any]) -> None:
         lines = checkpoint.difference(old, self.identity)
@@ -308,9 +323,22 @@ class _Run:
                 + "\nUse the same, or `--federation.force true` to go on all the same."
             )
 
-    def _write_partition(self, datamodule: Data) -> None:
+    @property
+    def _data(self) -> Any:
+        """The server's data module, or a list of the clients'."""
+        return self.datamodules if self.server_data is None else self.server_data
+
+    def _begin_folder(self, datamodule: Data) -> None:
+        """What a new folder says of the run before its first round."""
+        trainer, module = self.trainer, self.module
         if hasattr(datamodule, "partition_record"):
             self.folder.write_json("partition.json", datamodule.partition_record())
+        if trainer.run_config is None:  # else the command line writes it
+            config = run_config(trainer.seed, self.settings, trainer.trainer_args, module, self._data)
+            write_config(self.folder.path / "config.yaml", config)
+        if getattr(module, "_log_hyperparams", False):  # as Lightning asks: not after `save_hyperparameters(logger=False)`
+            for logger in self.folder.loggers:
+                logger.log_hyperparams(given(module.hparams_initial))
 
     # ---- training -------------------------------------------------------------------------------------------------
 
@@ -321,7 +349,7 @@ class _Run:
             self._rehearse()
         while state["phase"] < len(self.phases):
             phase = self.phases[state["phase"]]
-            with self._bar(phase.name, state["step"], phase.num_steps) as bar:
+            with self.progress.steps(phase.name, f"{phase.name}: step", state["step"], phase.num_steps) as done:
                 while state["step"] < phase.num_steps:
                     begin = time.perf_counter()
                     metrics = phase.step(self.federation, state["step"])
@@ -330,18 +358,16 @@ class _Run:
                     if self.folder.tensorboard is not None:
                         self.settings.strategy.log_phase(self.folder.tensorboard, phase.name, state["step"])
                     state["step"] += 1
-                    self._save(f"phase{state['phase']}_{state['step'] - 1:05d}")
-                    bar.update()
+                    self._save()
+                    done(None)
             state["phase"], state["step"] = state["phase"] + 1, 0
         rounds = 1 if self.trainer.fast_dev_run else settings.num_rounds
-        with self._bar("rounds", state["round"], rounds) as bar:
+        with self.progress.steps("rounds", "round", state["round"], rounds) as done:
             while state["round"] < rounds:
                 shown = self._round(state["round"], last=state["round"] == rounds - 1)
                 state["round"] += 1
-                self._save(f"round_{state['round'] - 1:05d}")
-                if shown:
-                    bar.set_postfix_str(shown, refresh=False)
-                bar.update()
+                self._save()
+                done(shown)
 
     def _round(self, round: int, last: bool) -> str | None:
         begin = time.perf_counter()
@@ -373,10 +399,10 @@ class _Run:
             self.settings.strategy.log_round(self.folder.tensorboard, round)
         return shown
 
-    def _save(self, name: str) -> None:
+    def _save(self) -> None:
         self.state["seconds"]["total"] = self.before + time.perf_counter() - self.started
         path = self.checkpoints.save(
-            name,
+            checkpoint.name_of({"state": self.state}),
             self.settings.strategy.state(),
             {
                 "identity": self.identity,
@@ -393,16 +419,19 @@ class _Run:
         )
         self.engine.checkpointed(path)
 
-    def _bar(self, name: str, done: int, total: int) -> tqdm:
-        hidden = self.trainer._progress is False or rank_zero_only.rank != 0 or not sys.stderr.isatty()
-        return tqdm(total=total, initial=done, desc=name, unit="round", disable=hidden, leave=True)
-
     # ---- evaluation -----------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, stages: Sequence[str], round: int | None = None, scalars: dict[str, Any] | None = None
+        self,
+        stages: Sequence[str],
+        round: int | None = None,
+        scalars: dict[str, Any] | None = None,
+        tolerant: bool = False,
     ) -> dict[str, Any]:
-        """Summaries of the strategy's current models for each stage; all metrics are added to ``scalars`` if given."""
+        """Summaries of the strategy's current models for each stage; all metrics are added to ``scalars`` if given.
+
+        If ``tolerant``, an error on the server's data is recorded like a client's: it costs no more than that score.
+        """
         strategy = self.settings.strategy
         round = max(self.state["round"] - 1, 0) if round is None else round
         requests = {c: strategy.evaluation(c) for c in self.clients}
@@ -415,7 +444,7 @@ class _Run:
         summaries = {}
         for stage in stages:
             per_client = [replies[c].values[stage] if c in replies else None for c in self.clients]
-            overall = self._evaluate_global(stage, round)
+            overall = self._evaluate_global(stage, round, tolerant)
             if stage == "val":  # it chooses the best round; what a test does not log is undefined there
                 self.monitor.check([overall, *per_client])
             summaries[stage] = summarise(self.monitor.metric, self.monitor.mode, overall, per_client)
@@ -427,14 +456,22 @@ class _Run:
                 scalars |= {f"{stage}/clients_{k}": summaries[stage][k] for k in ("mean", "worst")}
         return summaries
 
-    def _evaluate_global(self, stage: str, round: int) -> dict[str, float | None] | None:
+    def _evaluate_global(self, stage: str, round: int, tolerant: bool) -> dict[str, float] | None:
         weights = self.settings.strategy.global_weights()
         if weights is None or self.entries.private or self.server_data is None:
             return None
         self.entries.set(weights)
         with stream(self.trainer.seed, f"global {stage}", round):
-            metrics = self.local.evaluate(self.server_data, stage)
-        return None if metrics is None else {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+            return self._on_server_data(stage, round, tolerant)
+
+    def _on_server_data(self, stage: str, round: int, tolerant: bool) -> dict[str, float] | None:
+        try:
+            return self.local.evaluate(self.server_data, stage)
+        except Exception as error:
+            if not tolerant:
+                raise
+            self.federation.reject(None, "evaluate", round, f"{type(error).__name__}: {error}")
+            return None
 
     def _rehearse(self) -> None:
         """What would fail in every round is found now, and not after the first, which phases may put off for hours."""
@@ -472,47 +509,38 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         """Score the last round and the best one, write results.json, leave the best global model in the module."""
         best, strategy = self.state["best"], self.settings.strategy
-        last = self.evaluate(("val", "test"))
+        last = self.evaluate(("val", "test"), tolerant=True)
         chosen = last
         final = f"round_{self.state['round'] - 1:05d}"
         if best["checkpoint"] not in (None, final):
             source = self.checkpoints.directory / best["checkpoint"]
             strategy.load_state(checkpoint.read(source)[0])
             self.engine.load(source)
-            chosen = self.evaluate(("val", "test"), best["round"])
+            chosen = self.evaluate(("val", "test"), best["round"], tolerant=True)
         each = self._each_on_global()
         weights = strategy.global_weights()
         if weights is not None:
             self.entries.set(weights)
-        total = self.before + time.perf_counter() - self.started
-        results = {
-            "name": self.trainer.name,
-            "strategy": type(strategy).__name__,
-            "seed": self.trainer.seed,
-            "num_clients": len(self.clients),
-            "rounds_run": self.state["round"],
-            "best_round": self.state["round"] - 1 if best["round"] is None else best["round"],
-            "metric": self.monitor.metric,
-            "mode": self.monitor.mode,
-            "weighting": getattr(strategy, "weighting", None),
-            "val": {k: v for k, v in chosen["val"].items() if k != "undefined"},
-            "test": {**chosen["test"], "each_on_global": each},
-            "last": last,
-            "bytes": self.federation.ledger.totals(),
-            "seconds": {
-                "total": total,
-                "train": self.state["seconds"]["train"],
-                "overhead": total - self.state["seconds"]["train"],
-            },
-            "peak_rss_mb": round(peak_rss_bytes() / 2**20 + self.engine.peak_rss_mb()),
-            "failures": self.federation.failures,
-            "empty_clients": self.empty,
-            "dropped_rows": list(getattr(self.server_data, "dropped_rows", [])),
-            "task_names": list(getattr(self.server_data, "task_names", [])),
-            "versions": versions(),
-        }
-        self.folder.write_json("results.json", results)
-        return results
+        return Results(
+            name=self.trainer.name,
+            strategy=type(strategy).__name__,
+            seed=self.trainer.seed,
+            monitor=self.monitor,
+            num_clients=len(self.clients),
+            rounds_run=self.state["round"],
+            best_round=self.state["round"] - 1 if best["round"] is None else best["round"],
+            chosen=chosen,
+            last=last,
+            data=self._data,
+            total_seconds=self.before + time.perf_counter() - self.started,
+            train_seconds=self.state["seconds"]["train"],
+            weighting=getattr(strategy, "weighting", None),
+            each_on_global=each,
+            bytes=self.federation.ledger.totals(),
+            failures=self.federation.failures,
+            empty_clients=self.empty,
+            workers_rss_mb=self.engine.peak_rss_mb(),
+        ).write(self.folder)
 
     def _each_on_global(self) -> list[float | None] | None:
         wanted = self.settings.score_each_on_global
@@ -521,16 +549,15 @@ class _Run:
             wanted = getattr(strategy, "score_on_global", False)
         if not wanted or self.server_data is None or self.entries.private:
             return None
-        replies = self.federation.call(
-            "model", {c: strategy.evaluation(c) for c in self.clients}, max(self.state["round"] - 1, 0), required=False
-        )
+        round = max(self.state["round"] - 1, 0)
+        replies = self.federation.call("model", {c: strategy.evaluation(c) for c in self.clients}, round, required=False)
         scores: list[float | None] = []
         for client in self.clients:
             metrics = None
             if client in replies:
                 self.entries.set(replies[client].tensors)
-                metrics = self.local.evaluate(self.server_data, "test")
-            scores.append(None if metrics is None else metrics.get(self.monitor.metric))
+                metrics = self._on_server_data("test", round, tolerant=True)
+            scores.append(defined(metrics, self.monitor.metric))
         return scores
 
     def close(self) -> None:

@@ -21,11 +21,14 @@ def blocks(path: str, language: str = "python") -> list[str]:
 
 def test_readme_python_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("README.md")
+    first, then = blocks("README.md")
     names: dict = {"__name__": "readme"}
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(first, "README.md", "exec"), names)
     assert names["results"]["test"]["mean"] < 1.0        # an untrained model scores about 4
     assert (names["trainer"].run_dir / "results.json").is_file()
+    exec(compile(then, "README.md", "exec"), names)
+    best, loaded = names["model"].state_dict(), names["loaded"].state_dict()
+    assert best.keys() == loaded.keys() and all(torch.equal(best[name], loaded[name]) for name in best)
 
 
 @pytest.fixture(scope="module")

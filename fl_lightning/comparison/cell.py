@@ -86,8 +86,7 @@ class CellCLI(FederatedCLI):
 
     def fit(self, **arguments: Any) -> None:
         """``fit``, with the two files for the report."""
-        settings = getattr(self.trainer, "settings", None)
-        monitor = Monitor.of(self.model, getattr(settings, "monitor", None), getattr(settings, "monitor_mode", None))
+        monitor = Monitor.of(self.model, *self.monitor_given)
         _write(self.job["monitor"], {"metric": monitor.metric, "mode": monitor.mode})
         super().fit(**arguments)
         if hasattr(self.datamodule, "report"):
@@ -106,7 +105,6 @@ def run_cell(job: dict[str, Any]) -> None:
     begin = os.path.getsize(job["log"])
     torch.set_num_threads(1)
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process would leave behind
-    sys.argv = ["fl-lightning"]
     try:
         CellCLI(job)
     except SystemExit as stop:

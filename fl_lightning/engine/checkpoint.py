@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.engine.errors import ResumeError
+from fl_lightning.engine.ledger import is_ledger
 from fl_lightning.engine.store import read_tensors, write_tensors
 from fl_lightning.engine.transport import Engine
 
@@ -64,6 +65,13 @@ class Checkpoints:
             if old.name != best:
                 shutil.rmtree(old)
         return final
+
+    def adopt(self, source: Path, name: str, best: str | None) -> Path:
+        """Copy a checkpoint from elsewhere under ``name``, and the best one if it is beside it; returns the copy."""
+        for folder, copied in ((source, name), (source.parent / (best or name), best)):
+            if copied is not None and folder.is_dir() and not (self.directory / copied).exists():
+                shutil.copytree(folder, self.directory / copied)
+        return self.directory / name
 
     def forget_after(self, name: str) -> None:
         """Delete what was saved after checkpoint ``name``, from which the run goes on."""
@@ -134,6 +142,26 @@ def find(path: str, runs: Path, newest: Path | None = None) -> Path:
             f"`--ckpt_path {path}`: neither a checkpoint, nor a run's folder with one, nor `last` or `best`."
         )
     return inside[-1]
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The run's folder that a checkpoint lies in, or ``None`` if it lies anywhere else, as a copy of it does.
+
+    Only in a run's folder may anything be written or deleted. It is one if the checkpoint is in its ``checkpoints``, and it
+    has a ledger.
+    """
+    if checkpoint.parent.name != "checkpoints":  # also where the path is relative to a folder inside of the run
+        checkpoint = Path(os.path.abspath(checkpoint))
+    run = checkpoint.parent.parent
+    return run if checkpoint.parent.name == "checkpoints" and is_ledger(run / "ledger.jsonl") else None
+
+
+def name_of(values: dict[str, Any]) -> str:
+    """A checkpoint's name in its run, whatever its folder is called now."""
+    state = values["state"]
+    if state["round"] > 0:
+        return f"round_{state['round'] - 1:05d}"
+    return f"phase{state['phase']}_{state['step'] - 1:05d}"
 
 
 def difference(old: Any, new: Any, key: str = "") -> list[str]:

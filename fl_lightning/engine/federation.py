@@ -78,8 +78,8 @@ class Federation:
             )
         return {client: replies[client] for client in sorted(replies)}
 
-    def reject(self, client: int, kind: str, round: int, reason: str) -> None:
-        """Record that a client was left out of a step."""
+    def reject(self, client: int | None, kind: str, round: int, reason: str) -> None:
+        """Record that a client (``None``: the server with its own data) was left out of a step."""
         self.failures.append({"round": round, "client": client, "kind": kind, "reason": reason})
 
     def fail(self, kind: str, round: int, good: int, needed: int, failures: list[dict[str, Any]]) -> None:
@@ -90,7 +90,7 @@ class Federation:
         """
         reasons = "\n".join(f"  client {f['client']}: {f['reason']}" for f in failures) or "  (none was asked)"
         error = FederationError(
-            f"Round {round}, step `{kind}`: {good} client(s) answered, {needed} needed "
+            f"Round {round + 1}, step `{kind}`: {good} client(s) answered, {needed} needed "
             f"(`federation.min_clients`). The last good model is kept.\n{reasons}"
         )
         raise error from getattr(self.engine, "last_exception", None)

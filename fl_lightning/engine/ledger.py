@@ -70,3 +70,15 @@ class Ledger:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def is_ledger(path: Path) -> bool:
+    """Whether a file is there that :class:`Ledger` has begun."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        line = file.readline()
+    try:
+        return not line or {"direction", "client", "kind", "bytes"} <= json.loads(line).keys()
+    except (ValueError, AttributeError):
+        return False

@@ -46,6 +46,12 @@ class Run:
         return self.results["mode"]
 
     @property
+    def best_round(self) -> int | None:
+        """The best round counted from 1, as people do; results.json counts from 0."""
+        number = self.results.get("best_round")
+        return None if number is None else number + 1
+
+    @property
     def on_global(self) -> float | None:
         """Test score on the server's data: of the global model; for ``LocalOnly`` the mean over the clients' models."""
         test = self.results["test"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.reporting.forecast import forecast, readable
+from fl_lightning.reporting.plain import plain
 from fl_lightning.reporting.tables import text_table
 from fl_lightning.settings import FederationSettings
 
@@ -74,7 +75,7 @@ def inspect_data(
 
         Path(html).write_text(inspection_page(title, report, columns), encoding="utf-8")
     if as_json:
-        say(json.dumps(report, allow_nan=False))
+        say(json.dumps(plain(report), allow_nan=False))
         return report["findings"]
     for line in text_table(list(columns), list(zip(*columns.values(), strict=True))):
         say(line)

@@ -4,7 +4,9 @@ the data is there, too, with the reason."""
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+import filecmp
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,26 @@ def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[st
         writer.writeheader()
         writer.writerows(row for *_, row in rows)
     return path
+
+
+def write_apart(path: Path, write: Callable[[Path], Any]) -> Path:
+    """Write a file without touching one that says something else: ``predictions_new.csv``, else ``predictions_new_2.csv``, ...
+
+    Args:
+        path: The wanted name.
+        write: Writes the file it is given.
+
+    Returns:
+        The file that now holds the content.
+    """
+    draft = path.with_name(f".writing_{path.name}")
+    write(draft)
+    number, target = 1, path
+    while target.exists() and not filecmp.cmp(draft, target, shallow=False):
+        number += 1
+        target = path.with_name(f"{path.stem}_{number}{path.suffix}")
+    os.replace(draft, target)
+    return target
 
 
 def _without(

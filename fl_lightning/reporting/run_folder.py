@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import tempfile
@@ -12,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from fl_lightning.reporting.plain import plain
+
+WRITTEN = ("results.json", "metrics.csv", "ledger.jsonl", "partition.json", "checkpoints")
 
 
 class RunFolder:
@@ -25,6 +30,9 @@ class RunFolder:
         purge_step: On resuming, the first round that will be logged anew.
         keep_rows: On resuming, how many rows of metrics.csv stay; the rest will be written anew.
         scratch: Use a temporary folder and no logger (fast_dev_run, and ranks other than 0).
+
+    Raises:
+        ValueError: If a logger of the user's writes where there are files which the run would overwrite.
     """
 
     def __init__(
@@ -50,6 +58,7 @@ class RunFolder:
             self.path = resume
         elif given and getattr(given[0], "log_dir", None):
             self.path = Path(given[0].log_dir)
+            _check_free(self.path)
         else:
             self.path = new_version(base / name)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -72,8 +81,8 @@ class RunFolder:
             self._keep_metrics(keep_rows)
 
     def log(self, metrics: Mapping[str, float], round: int, prefix: str = "") -> None:
-        """Send scalars to the loggers and to metrics.csv, with the round as x axis."""
-        named = {prefix + k: v for k, v in metrics.items() if v is not None}
+        """Send scalars to the loggers and to metrics.csv, with the round as x axis; what is undefined is left out."""
+        named = {prefix + k: v for k, v in metrics.items() if v is not None and math.isfinite(v)}
         for logger in self.loggers:
             logger.log_metrics(named, step=round)
         if self._temporary is None and self._writes_csv:
@@ -85,9 +94,9 @@ class RunFolder:
         return next((logger.experiment for logger in self.loggers if isinstance(logger, TensorBoardLogger)), None)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file, atomically."""
+        """Write a JSON file, atomically; see :func:`~fl_lightning.reporting.plain.plain` for what becomes ``null``."""
         draft = self.path / f".writing_{name}"
-        draft.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        draft.write_text(json.dumps(plain(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(draft, self.path / name)
 
     def close(self) -> None:
@@ -127,6 +136,29 @@ class RunFolder:
             return []
         with path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
+
+
+def central_run_of(checkpoint: Path) -> Path | None:
+    """The folder of the central run that a Lightning checkpoint lies in, or ``None`` if it lies anywhere else."""
+    run = Path(os.path.abspath(checkpoint)).parent.parent
+    if checkpoint.parent.name != "checkpoints":
+        return None
+    results = run / "results.json"
+    try:
+        finished = results.is_file() and json.loads(results.read_text(encoding="utf-8")).get("strategy") == "Central"
+    except (ValueError, AttributeError):
+        finished = False
+    begun = re.fullmatch(r"version_\d+", run.name) and run.parent.name.endswith("_central") and (run / "config.yaml").is_file()
+    return checkpoint.parent.parent if finished or begun else None
+
+
+def _check_free(folder: Path) -> None:
+    taken = [name for name in WRITTEN if (folder / name).exists()]
+    if taken:
+        raise ValueError(
+            f"`trainer.logger` writes into `{folder}`, where there is {', '.join(f'`{name}`' for name in taken)} already. Give "
+            f"the logger another folder, name or version; or go on with the run that is there: `--ckpt_path {folder}`."
+        )
 
 
 def new_version(base: Path) -> Path:

@@ -22,7 +22,8 @@ def summarise(
 
     ``mean`` is the unweighted mean over clients; ``worst`` its worst. A client for which the metric is undefined is ``None``,
     left out of both and counted in ``undefined``, never scored 0 or 1. ``global_metrics`` is all that the global model
-    logged, one score per task included (``auroc_3``), ``null`` where undefined.
+    logged, one score per task included (``auroc_3``), ``null`` where undefined; ``per_client_metrics`` the same of each client,
+    ``None`` where there is no such data.
 
     Args:
         metric: Name of the metric.
@@ -38,8 +39,13 @@ def summarise(
         "worst": (min(known) if mode == "max" else max(known)) if known else None,
         "per_client": scores,
         "undefined": len(scores) - len(known),
-        "global_metrics": None if global_metrics is None else {name: defined(global_metrics, name) for name in global_metrics},
+        "global_metrics": _all(global_metrics),
+        "per_client_metrics": [_all(metrics) for metrics in per_client],
     }
+
+
+def _all(metrics: Mapping[str, float | None] | None) -> dict[str, float | None] | None:
+    return None if metrics is None else {name: defined(metrics, name) for name in metrics}
 
 
 def defined(metrics: Mapping[str, float | None] | None, metric: str) -> float | None:

@@ -162,7 +162,7 @@ def _method_row(own: Group, method: str, reference: str, notes: list[str]) -> Ro
         "client mean": _mean(r.on_clients for r in runs), "worst client": _mean(r.worst for r in runs),
         "MB up": _mean(r.mb[0] for r in runs), "MB down": _mean(r.mb[1] for r in runs),
         "seconds": _mean((r.results.get("seconds") or {}).get("total") for r in runs),
-        "best round": _mean(r.results.get("best_round") for r in runs), "client failures": lost,
+        "best round": _mean(r.best_round for r in runs), "client failures": lost,
     }  # fmt: skip
 
 
@@ -234,7 +234,7 @@ def _run_row(own: Group, method: str, seed: int, run: Run) -> Row:
     return {
         **own.setting, "method": method, "seed": seed, "metric": own.metric, "validation": run.validation,
         "global": run.on_global, "client mean": run.on_clients, "worst client": run.worst,
-        "best round": run.results.get("best_round"), "rounds": run.results.get("rounds_run"), "MB up": run.mb[0],
+        "best round": run.best_round, "rounds": run.results.get("rounds_run"), "MB up": run.mb[0],
         "MB down": run.mb[1], "seconds": seconds.get("total"), "MB memory": run.results.get("peak_rss_mb"),
         "client failures": len(run.results.get("failures") or []), "torch": (run.results.get("versions") or {}).get("torch"),
         "partition": (run.partition_sha or "")[:12],

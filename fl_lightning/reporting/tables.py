@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fl_lightning.reporting.left_out import LeftOut
 from fl_lightning.reporting.monitor import selection_value
 
 
@@ -28,10 +29,12 @@ def score_lines(results: Mapping[str, Any]) -> list[str]:
         [f"{stage} {results['metric']}", *(results[stage].get(k) for k in ("global", "mean", "worst"))]
         for stage in ("val", "test")
     ]
+    unit = "epoch" if results["strategy"] == "Central" else "round"
+    number = f"{unit} {results['best_round'] + 1} of {results['rounds_run']}"  # from 1, as people count
     if selection_value(results["val"]) is None:  # nothing to choose by: it is the last round
-        chosen = f"round {results['best_round']} of {results['rounds_run']}, the last (no validation score to choose by)"
+        chosen = f"{number}, the last (no validation score to choose by)"
     else:
-        chosen = f"best round {results['best_round']} of {results['rounds_run']} (by validation)"
+        chosen = f"best {number} (by validation)"
     lines = [f"{results['strategy']}: {chosen}"]
     lines += text_table(["", "global model", "client mean", "worst client"], rows)
     each = [s for s in results["test"].get("each_on_global") or [] if s is not None]
@@ -42,13 +45,12 @@ def score_lines(results: Mapping[str, Any]) -> list[str]:
         lines.append(f"{undefined} task(s) without a defined test score are left out of the mean")
     if results["failures"]:
         last = results["failures"][-1]
-        lines.append(
-            f"{len(results['failures'])} client failure(s), the last: client {last['client']}, round {last['round']}: "
-            f"{last['reason']}"
-        )
+        who = "the server" if last["client"] is None else f"client {last['client']}"
+        lines.append(f"{len(results['failures'])} failure(s), the last: {who}, {unit} {last['round'] + 1}: {last['reason']}")
     if results["empty_clients"]:
         lines.append(f"clients without a training sample: {', '.join(map(str, results['empty_clients']))}")
-    return lines
+    left_out = LeftOut(results["dropped_rows"], results.get("num_rows_read")).line
+    return lines if left_out is None else [*lines, left_out]
 
 
 def _cell(value: Any) -> str:

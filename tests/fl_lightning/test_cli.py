@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import sys
 from functools import partial
 
@@ -220,7 +221,7 @@ def test_a_failed_federation_has_an_exit_code_and_reasons(call):
         + CONFIG.split("data:")[1]
     )
     code, _, err = call("fit", config="broken.yaml")
-    assert code == 1 and "Round 0, step `fit`: 0 client(s) answered" in err
+    assert code == 1 and "Round 1, step `fit`: 0 client(s) answered" in err
     assert all(f"client {c}: " in err for c in range(3)) and not list(call.folder.rglob("results.json"))
 
 
@@ -256,3 +257,66 @@ def test_the_module_runs_as_a_program(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fl-lightning", "fit"])
     program.main()
     assert called == ["fit"]
+
+
+# ---- central, by the federation's rules -----------------------------------------------------------------------------
+
+
+def test_central_training_reads_what_the_config_says_of_the_federation(call):
+    (call.folder / "small.yaml").write_text(CONFIG.replace("num_rounds: 2", "num_rounds: 2\n  monitor: loss"))
+    code, out, err = call("fit", "--federation", "null")
+    run = call.folder / "runs" / "small_central" / "version_0"
+    assert code == 0 and (results(run)["metric"], results(run)["mode"], results(run)["rounds_run"]) == ("loss", "min", 4), err
+    head = (run / "config.yaml").read_text().split("\n")[0]
+    assert head == "# fl-lightning fit --config config.yaml --federation.monitor loss --federation null"
+    arguments = head.split()[5:]
+    code, out, err = call("fit", *arguments, config=str(run / "config.yaml"))  # the file repeats the run
+    again = call.folder / "runs" / "config_central" / "version_0"
+    assert code == 0 and results(again)["test"] == results(run)["test"] and results(again)["metric"] == "loss", err
+
+
+def test_central_training_reads_what_the_command_line_says_of_the_federation(call):
+    options = ("--federation.monitor=loss", "--federation.num_rounds", "1", "--federation", "null")
+    code, out, err = call("fit", *options, "--trainer.max_epochs=1")
+    found = results(call.folder / "runs" / "small_central" / "version_0")
+    assert code == 0 and found["metric"] == "loss" and found["rounds_run"] == 1, err
+    code, out, _ = call("fit", *options)
+    assert "1 rounds x 2 epochs = 2 epochs" in out
+    code, _, err = call("fit", "--federation.monitor", "auc", "--federation", "null")
+    assert code == 1 and "`federation.monitor` is `auc`, but `LitNodeClassifier` logs for `val` only: accuracy" in err
+
+
+def test_the_arguments_of_the_program_that_calls_us_are_not_read(call, monkeypatch):
+    foreign = ["my_script.py", "--trainer.max_epochs", "7", "--federation.monitor", "auc", "--config", "other.yaml"]
+    for own, epochs in ((["--trainer.max_epochs", "1"], 1), ([], 4)):
+        monkeypatch.setattr(sys, "argv", foreign)
+        main(["fit", "--config", "small.yaml", "--federation", "null", *own])
+        newest = max((call.folder / "runs" / "small_central").iterdir())
+        assert results(newest)["rounds_run"] == epochs and results(newest)["metric"] == "accuracy"
+
+
+def test_central_commands_leave_the_current_folder_alone(call):
+    (call.folder / "config.yaml").write_text(CONFIG)
+    for command in ("fit", "test"):
+        code, _, err = call(command, "--federation", "null", "--trainer.logger", "false", config="config.yaml")
+        assert code == 0, err
+    assert (call.folder / "config.yaml").read_text() == CONFIG
+    assert sorted(p.name for p in call.folder.iterdir()) == ["config.yaml", "runs", "small.yaml"]
+
+
+# ---- where predictions go -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("federation", [(), ("--federation", "null")])
+def test_predictions_of_a_lone_checkpoint_need_a_file(call, federation):
+    call("fit", *federation, "--federation.num_rounds", "1") if not federation else call("fit", *federation)
+    checkpoints = next((call.folder / "runs").rglob("checkpoints"))
+    place = call.folder / "my" / "checkpoints"
+    shutil.copytree(checkpoints, place)
+    (call.folder / "my" / "predictions.csv").write_text("mine")
+    lone = str(place / ("best.ckpt" if federation else "round_00000"))
+    code, _, err = call("predict", *federation, "--ckpt_path", lone)
+    assert code == 1 and "lies in no run's folder, where the predictions would be written. Name a file: `--output FILE" in err
+    code, out, err = call("predict", *federation, "--ckpt_path", lone, "--output", "out.csv")
+    assert code == 0 and "predictions: out.csv" in out and len((call.folder / "out.csv").read_text().split("\n")) == 152, err
+    assert (call.folder / "my" / "predictions.csv").read_text() == "mine"

@@ -99,6 +99,7 @@ def test_one_sample_and_no_validation_data_at_all(tmp_path):
     assert fed.results["best_round"] == 1 and fed.results["failures"] == []
     assert fed.results["val"] == {
         "global": None, "mean": None, "worst": None, "per_client": [None, None], "global_metrics": None,
+        "per_client_metrics": [{}, {}],
     }  # fmt: skip
     assert fed.results["test"]["undefined"] == 2
 
@@ -126,6 +127,7 @@ def test_a_metric_that_is_nan_is_undefined_never_a_score(tmp_path):
     fed = federate(tmp_path, NanMetric, data, trainer={"logger": True})
     assert fed.results["val"] == {
         "global": None, "mean": 7.0, "worst": 8.0, "per_client": [8.0, None, 6.0], "global_metrics": {"loss": None},
+        "per_client_metrics": [{"loss": 8.0}, {"loss": None}, {"loss": 6.0}],
     }  # fmt: skip
     assert fed.results["test"]["per_client"] == [1.0, None, 1.0] and fed.results["test"]["undefined"] == 1
     assert "nan" not in (fed.run_dir / "metrics.csv").read_text()
@@ -136,6 +138,7 @@ def test_summary_by_hand():
     assert found == {
         "global": 0.9, "mean": 0.65, "worst": 0.5, "per_client": [0.5, None, None, None, None, 0.8], "undefined": 4,
         "global_metrics": {"a": 0.9},
+        "per_client_metrics": [{"a": 0.5}, None, {"b": 1.0}, {"a": None}, {"a": None}, {"a": 0.8}],
     }  # fmt: skip
     assert summarise("a", "min", None, [{"a": 0.5}, {"a": 0.8}])["worst"] == 0.8
     assert selection_value(found) == 0.9 and selection_value({"global": None, "mean": 0.6}) == 0.6

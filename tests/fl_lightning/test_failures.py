@@ -69,7 +69,7 @@ def test_below_min_clients_the_run_ends_with_reasons_and_the_last_checkpoint_is_
                 path.write_text(json.dumps({"what": what, "size": 16}))
 
     torch.manual_seed(0)
-    with pytest.raises(FederationError, match=r"(?s)Round 2, step `fit`: 1 client.*2 needed.*min_clients.*client 1: "):
+    with pytest.raises(FederationError, match=r"(?s)Round 3, step `fit`: 1 client.*2 needed.*min_clients.*client 1: "):
         fed.fit(Later(str(path)), clients((10, 16)))
     assert last_checkpoint(fed.run_dir).name == "round_00001"
     path.unlink()

@@ -9,7 +9,7 @@ import torch
 
 from datamodules import GraphCSVDataModule, MoleculeCSVDataModule
 from fl_lightning.cli import main
-from fl_lightning.reporting.predictions import SERVERS, write_predictions
+from fl_lightning.reporting.predictions import SERVERS, write_apart, write_predictions
 
 GRAPH = """
 federation: {num_rounds: 1}
@@ -54,7 +54,8 @@ def run(tmp_path, monkeypatch, capsys):
         (tmp_path / "own.yaml").write_text(config)
         main(["fit", "--config", "own.yaml", *options])
         main(["predict", "--config", "own.yaml", *options, *new])
-        return rows_of(tmp_path / "runs" / "own" / "version_0" / "predictions.csv")
+        name = f"predictions_{new[1].split('.')[0]}.csv" if new else "predictions.csv"
+        return rows_of(tmp_path / "runs" / "own" / "version_0" / name)
 
     return call
 
@@ -192,3 +193,13 @@ def test_nodes_outside_the_largest_component_are_there_with_the_reason(tmp_path)
     rows = rows_of(write_predictions(tmp_path / "p.csv", {None: [batch]}, data))
     assert [(r["id"], r["prediction"], r["reason"]) for r in rows] == [
         ("a", "x", ""), ("b", "", "outside the largest connected component"), ("c", "y", "")]  # fmt: skip
+
+
+def test_other_predictions_are_never_overwritten(tmp_path):
+    path = tmp_path / "predictions_new.csv"
+    assert write_apart(path, lambda draft: draft.write_text("first")) == path
+    second = write_apart(path, lambda draft: draft.write_text("second"))
+    assert (second.name, path.read_text(), second.read_text()) == ("predictions_new_2.csv", "first", "second")
+    assert write_apart(path, lambda draft: draft.write_text("second")) == second  # the same again is no third
+    assert write_apart(path, lambda draft: draft.write_text("first")) == path
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["predictions_new.csv", "predictions_new_2.csv"]

@@ -28,6 +28,7 @@ from federations import (
 from fl_lightning import FedAvg, FederatedTrainer, LocalOnly
 from fl_lightning.engine import InProcess, checkpoint
 from fl_lightning.engine.errors import ResumeError
+from fl_lightning.engine.ledger import is_ledger
 from fl_lightning.engine.store import write_tensors
 from fl_lightning.strategies import Phase
 
@@ -265,6 +266,64 @@ def test_going_on_from_an_earlier_checkpoint_forgets_the_later_ones(tmp_path):
     assert_same_bits(before, checkpoint_tensors(last_checkpoint(again.run_dir)))
     assert [r["round"] for r in rows(again.run_dir)] == ["0", "1", "2", "3"]
     assert without_times(first.results) == without_times(again.results)
+
+
+def somebody_elses(folder):
+    """Files of another project, which bear the names of ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("results.json", "metrics.csv", "predictions.csv", "partition.json"):
+        (folder / name).write_text("mine")
+    later = folder / "checkpoints" / "round_00009"
+    later.mkdir(parents=True)
+    (later / "server.pt").write_bytes(b"mine, too")
+
+
+@pytest.mark.parametrize("place", ["backup/x", "checkpoints/round_00001", "checkpoints/kept"])
+def test_a_checkpoint_that_lies_in_no_run_goes_on_in_a_new_one(tmp_path, caplog, place):
+    first = run(tmp_path / "runs", num_rounds=3)
+    my = tmp_path / "my"
+    somebody_elses(my)
+    shutil.copytree(first.run_dir / "checkpoints" / "round_00001", my / place)
+    before = {p: p.read_bytes() for p in my.rglob("*") if p.is_file()}
+    again = run(tmp_path / "runs", num_rounds=3, ckpt_path=str(my / place))
+    assert again.run_dir != first.run_dir and again.source_dir is None and "lies in no run's folder" in caplog.text
+    assert {p: p.read_bytes() for p in my.rglob("*") if p.is_file()} == before
+    assert [r["round"] for r in rows(again.run_dir)] == ["2"] and (again.run_dir / "ledger.jsonl").stat().st_size > 0
+    assert_same_bits(*(checkpoint_tensors(last_checkpoint(fed.run_dir)) for fed in (first, again)))
+    assert first.results["bytes"] == again.results["bytes"] and again.results["rounds_run"] == 3
+
+
+def test_the_best_round_beside_a_lone_checkpoint_comes_along(tmp_path):
+    fed = federate(tmp_path, lambda: Linear(lr=1.2), Central(*clients((10, 16))), num_rounds=2, keep_last=9)
+    shutil.copytree(fed.run_dir / "checkpoints", tmp_path / "kept")
+    torch.manual_seed(0)
+    again = FederatedTrainer(trainer={**CPU, "logger": False, "default_root_dir": str(tmp_path)}, num_rounds=3, seed=0)
+    again.fit(Linear(lr=1.2), Central(*clients((10, 16))), str(tmp_path / "kept" / "round_00001"))
+    assert again.results["best_round"] == 0 and (again.run_dir / "checkpoints" / "round_00000").is_dir()
+
+
+def test_a_copied_run_goes_on_where_it_now_is_also_from_inside_of_it(tmp_path, monkeypatch):
+    first = run(tmp_path / "runs", num_rounds=2)
+    copy = shutil.copytree(first.run_dir, tmp_path / "elsewhere")
+    monkeypatch.chdir(copy / "checkpoints")
+    again = run(tmp_path / "runs", num_rounds=3, ckpt_path="round_00001")
+    assert again.run_dir == copy and len(rows(copy)) == 3 and len(rows(first.run_dir)) == 2
+
+
+def test_a_ledger_is_known_by_its_lines(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    assert not is_ledger(path)
+    for text, ours in (("", True), ("[]\n", False), ("cash: 3\n", False), ('{"direction": "up"}\n', False)):
+        path.write_text(text)
+        assert is_ledger(path) is ours
+    fed = federate(tmp_path, num_rounds=1)
+    assert is_ledger(fed.run_dir / "ledger.jsonl")
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", "..", "", "x/"])
+def test_a_name_is_that_of_one_folder(name):
+    with pytest.raises(ValueError, match="`federation.name` is the name of one folder, got .*trainer.default_root_dir"):
+        FederatedTrainer(name=name)
 
 
 def test_going_on_from_a_checkpoint_whose_best_is_gone(tmp_path):

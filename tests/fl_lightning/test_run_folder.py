@@ -5,11 +5,13 @@ import json
 
 import pytest
 import torch
-from federations import Central, Linear, clients, federate, without_times
+import yaml
+from federations import CPU, Central, Linear, clients, federate, without_times
+from lightning.pytorch.loggers import CSVLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from datamodules import SyntheticCitationDataModule
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.reporting.run_folder import RunFolder, new_version
 from lit_models import GraphSAGE, LitNodeClassifier
 
@@ -52,7 +54,7 @@ def test_results_have_the_keys_of_the_design(fed):
 
 def test_files(fed):
     found = {p.name for p in fed.run_dir.iterdir() if not p.name.startswith(("events", "hparams"))}
-    assert found == {"metrics.csv", "ledger.jsonl", "checkpoints", "partition.json", "results.json"}
+    assert found == {"config.yaml", "metrics.csv", "ledger.jsonl", "checkpoints", "partition.json", "results.json"}
     assert len(list(fed.run_dir.glob("events*"))) == 1
     record = json.loads((fed.run_dir / "partition.json").read_text())
     assert sorted(v for members in record["membership"] for v in members) == list(range(120)) and len(record["sha256"]) == 64
@@ -114,11 +116,16 @@ def test_versions_are_never_used_twice(tmp_path):
     assert new_version(tmp_path).name == "version_5" and (tmp_path / "version_5").is_dir()
 
 
-def test_results_are_written_aside_and_renamed(tmp_path):
+def test_results_are_written_aside_and_renamed(tmp_path, monkeypatch):
     folder = RunFolder(str(tmp_path), "run", False)
     folder.write_json("results.json", {"a": 1})
-    with pytest.raises(ValueError):
-        folder.write_json("results.json", {"a": float("nan")})
+
+    def cut(*args, **kwargs):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("os.replace", cut)
+    with pytest.raises(OSError, match="full"):
+        folder.write_json("results.json", {"a": 2})
     assert json.loads((folder.path / "results.json").read_text()) == {"a": 1}
 
 
@@ -129,3 +136,57 @@ def test_nothing_outside_the_runs_folder_is_touched(tmp_path, monkeypatch):
     fed = federate(tmp_path / "runs", Linear, Central(*clients()))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lightning_logs", "mine.txt", "runs"]
     assert not list((tmp_path / "lightning_logs").iterdir()) and without_times(fed.results)
+
+
+@pytest.mark.parametrize("there", ["results.json", "metrics.csv", "checkpoints"])
+def test_a_loggers_folder_with_files_that_a_run_would_overwrite_is_refused(tmp_path, there):
+    mine = tmp_path / "logs" / "csv" / "mine"
+    (mine / there).mkdir(parents=True)
+    with pytest.raises(ValueError, match=f"`trainer.logger` writes into `.*mine`, where there is `{there}`.*--ckpt_path"):
+        federate(tmp_path, trainer={"logger": CSVLogger(str(tmp_path / "logs"), name="csv", version="mine")})
+    assert [p.name for p in mine.iterdir()] == [there]
+
+
+def test_what_is_undefined_is_not_logged(tmp_path):
+    folder = RunFolder(str(tmp_path), "run", False)
+    folder.log({"a": float("nan"), "b": float("inf"), "c": None, "d": 1.0}, 0)
+    folder.close()
+    assert (folder.path / "metrics.csv").read_text().split() == ["round,d", "0,1.0"]
+
+
+@pytest.mark.parametrize("save", [True, False])
+def test_hyperparameters_are_logged_once(tmp_path, save):
+    class Noted(CSVLogger):
+        noted = []
+
+        def log_hyperparams(self, params=None):
+            self.noted.append(dict(params))
+
+    class Model(Linear):
+        def __init__(self):
+            super().__init__()
+            self.save_hyperparameters({"loss": torch.nn.MSELoss()}, logger=save)
+
+    logger = Noted(str(tmp_path / "logs"), name="csv")
+    fed = federate(tmp_path, Model, trainer={"logger": logger})
+    loss = {"class_path": "torch.nn.modules.loss.MSELoss", "init_args": {"reduction": "mean"}}
+    assert logger.noted == ([{"lr": 0.05, "features": 3, "loss": loss}] if save else [])
+    again = FederatedTrainer(num_rounds=3, seed=0, force=True, trainer={**CPU, "logger": logger})
+    again.fit(Model(), clients(), ckpt_path=str(fed.run_dir))
+    assert len(logger.noted) == int(save) and again.run_dir == fed.run_dir  # not again on resuming
+
+
+def test_a_run_from_python_writes_what_it_was_given(fed):
+    config = yaml.safe_load((fed.run_dir / "config.yaml").read_text())
+    assert config.keys() == {"seed_everything", "federation", "trainer", "model", "data"} and config["seed_everything"] == 0
+    assert config["federation"]["num_rounds"] == ROUNDS and config["federation"]["name"] == "sage"
+    assert config["federation"]["strategy"]["class_path"] == "fl_lightning.strategies.fedavg.FedAvg"
+    assert config["federation"]["strategy"]["init_args"]["weighting"] == "num_samples"
+    assert config["trainer"]["accelerator"] == "cpu" and config["data"]["init_args"]["num_nodes"] == 120
+    assert config["model"]["class_path"].endswith("LitNodeClassifier")
+
+
+def test_scores_of_every_client_by_every_metric(fed):
+    scores = fed.results["test"]["per_client_metrics"]
+    assert [s["accuracy"] for s in scores] == fed.results["test"]["per_client"]
+    assert all(s.keys() == fed.results["test"]["global_metrics"].keys() >= {"accuracy", "loss"} for s in scores)

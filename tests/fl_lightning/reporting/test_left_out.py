@@ -1,0 +1,91 @@
+"""Rows that cannot be used: counted at the end of a fit, and too many of them stop it before round 1."""
+
+import lightning as L
+import pytest
+from federations import CPU, Central, Linear, Table, clients, federate
+
+from fl_lightning import FederatedTrainer
+from fl_lightning.central import fit_centrally
+from fl_lightning.reporting.left_out import LeftOut, RowsLeftOut
+from fl_lightning.reporting.tables import score_lines
+
+
+def dropping(kind, dropped, read):
+    """A data module that lists so many rows, of so many that it read (``None``: it does not say)."""
+
+    class Dropping(kind):
+        dropped_rows = [{"row": r, "reason": "blank" if r % 3 else "no number", "file": "a.csv"} for r in range(dropped)]
+
+    if read is not None:
+        Dropping.num_rows_read = read
+    return Dropping
+
+
+@pytest.mark.parametrize(
+    ("dropped", "read", "text"),
+    [
+        (50, 56, "50 of 56 rows were left out: see `dropped_rows` in results.json, or `fl-lightning inspect`"),
+        (1, 56, "1 of 56 rows were left out: see"),
+        (7, None, "7 rows were left out: see"),
+        (1, None, "1 row was left out: see"),
+    ],
+)
+def test_the_line(dropped, read, text):
+    assert LeftOut.of(dropping(Central, dropped, read)()).line.startswith(text)
+
+
+def test_nothing_left_out_is_nothing_said():
+    assert LeftOut.of(Table(3, 1)).line is None and LeftOut.of([]).line is None
+    assert LeftOut.of(dropping(Central, 0, 9)()).line is None
+
+
+def test_data_modules_of_clients_are_added_and_named():
+    found = LeftOut.of([dropping(Table, 1, 5)(3, 1), Table(3, 1), dropping(Table, 2, 6)(3, 1)])
+    assert [row["client"] for row in found.rows] == [0, 2, 2] and found.num_rows_read is None  # one does not tell
+    assert LeftOut.of([dropping(Table, 1, 5)(3, 1), dropping(Table, 2, 6)(3, 1)]).num_rows_read == 11
+
+
+def test_half_is_not_too_many_and_one_more_is():
+    LeftOut.of(dropping(Central, 28, 56)()).check(0.5)
+    LeftOut.of(dropping(Central, 56, 56)()).check(1.0)
+    LeftOut.of(dropping(Central, 99, None)()).check(0.5)
+    with pytest.raises(ValueError, match="29 of 56 rows of the data cannot be used, more than .*max_dropped_share: 0.5"):
+        LeftOut.of(dropping(Central, 29, 56)()).check(0.5)
+
+
+def test_the_error_has_reasons_and_a_way_on():
+    with pytest.raises(ValueError) as caught:
+        LeftOut.of([dropping(Table, 8, 9)(3, 1)]).check(0.5)
+    lines = str(caught.value).split("\n")
+    assert lines[1] == "  5 x blank (the first: row 1 of a.csv of client 0)"
+    assert lines[2] == "  3 x no number (the first: row 0 of a.csv of client 0)"
+    assert "`fl-lightning inspect` lists them" in lines[3] and "`federation.max_dropped_share: 1.0`" in lines[3]
+
+
+def test_a_federated_fit_stops_before_round_one_and_goes_on_if_told_to(tmp_path, recwarn):
+    data = dropping(Central, 7, 9)(*clients((8, 9)))
+    with pytest.raises(ValueError, match="7 of 9 rows of the data cannot be used"):
+        federate(tmp_path, data=data, num_rounds=1)
+    assert not list(tmp_path.iterdir())
+    fed = federate(tmp_path, data=data, num_rounds=1, max_dropped_share=0.8)
+    assert [str(w.message)[:29] for w in recwarn if w.category is RowsLeftOut] == ["7 of 9 rows were left out: see"[:29]]
+    assert score_lines(fed.results)[-1].startswith("7 of 9 rows were left out")
+    assert fed.validate(Linear(), data)["global"] == fed.results["val"]["global"]  # only `fit` asks
+
+
+def test_a_central_fit_does_the_same(tmp_path):
+    data = dropping(Central, 7, 9)(*clients((8, 9)))
+    stock = L.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False)
+    arguments = (stock, Linear(), data, None, "c", {"default_root_dir": str(tmp_path)})
+    with pytest.raises(ValueError, match="7 of 9 rows of the data cannot be used"):
+        fit_centrally(*arguments)
+    assert not list(tmp_path.iterdir())
+    with pytest.warns(RowsLeftOut, match="7 of 9 rows were left out"):
+        found, _ = fit_centrally(*arguments, max_dropped_share=1.0)
+    assert len(found["dropped_rows"]) == 7
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, 50])
+def test_a_share_is_a_share(share):
+    with pytest.raises(ValueError, match="`federation.max_dropped_share` is a share from 0.0 to 1.0"):
+        FederatedTrainer(trainer=CPU, max_dropped_share=share)
