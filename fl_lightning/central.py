@@ -15,7 +15,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fl_lightning.checks import check_module
+from fl_lightning.assembly import check_module
 from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.rehearsal import Rehearsal

@@ -18,20 +18,19 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from fl_lightning.checks import check_module
+from fl_lightning.assembly import Data, check_module, client_data, described, fingerprint, sizes_of
 from fl_lightning.engine import checkpoint
 from fl_lightning.engine.client import LocalSettings, named_outputs
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.federation import Federation
-from fl_lightning.engine.local import LocalTrainer, quiet, set_up
+from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.remote import AtSites, SiteData
-from fl_lightning.engine.samples import count_samples
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.seeds import stream
-from fl_lightning.engine.trainer_args import check_package, check_trainer_args
+from fl_lightning.engine.trainer_args import check_trainer_args
 from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.reporting.given import given, run_config, write_config
 from fl_lightning.reporting.left_out import LeftOut
@@ -41,10 +40,9 @@ from fl_lightning.reporting.results import Results
 from fl_lightning.reporting.run_folder import RunFolder
 from fl_lightning.reporting.scores import defined, summarise
 from fl_lightning.schema import agreed_schema
-from fl_lightning.settings import FederationSettings, describe
+from fl_lightning.settings import FederationSettings
 
 LOG = logging.getLogger("fl_lightning")
-Data = L.LightningDataModule | Sequence[L.LightningDataModule]
 
 
 class FederatedTrainer:
@@ -199,7 +197,7 @@ class _Run:
         if isinstance(datamodule, AtSites):
             self.server_data, self.datamodules = None, settings.engine.remote_clients(shared)
         else:
-            self.server_data, self.datamodules = _client_data(datamodule, trainer.seed)
+            self.server_data, self.datamodules = client_data(datamodule, trainer.seed)
         self.left_out = LeftOut.of(self._data)
         if write:
             self.left_out.check(settings.max_dropped_share)
@@ -227,7 +225,7 @@ class _Run:
                 + ("some entries are private." if self.entries.private else "the server has no data.")
                 + " Leave it out."
             )
-        sizes = _sizes(self.datamodules)
+        sizes = sizes_of(self.datamodules)
         self.empty = [c for c in self.clients if sizes[c] == 0]
         if len(self.empty) == len(self.clients):
             raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
@@ -235,11 +233,11 @@ class _Run:
         self.monitor = Monitor.of(module, settings.monitor, settings.monitor_mode)
 
         identity = {
-            "config": trainer.run_config or _describe_run(trainer, module),
+            "config": trainer.run_config or described(module, trainer.trainer_args),
             "federation": settings.describe(),
             "seed": trainer.seed,
             "clients": len(self.clients),
-            "data": _fingerprint(datamodule, self.datamodules, sizes),
+            "data": fingerprint(datamodule, self.datamodules, sizes),
         }
         self.identity = json.loads(json.dumps(identity, default=str))  # as a checkpoint gives it back
         scratch = not write or trainer.fast_dev_run or rank_zero_only.rank != 0
@@ -565,53 +563,3 @@ class _Run:
         self.engine.close()
         self.federation.ledger.close()
         self.folder.close()
-
-
-def _client_data(datamodule: Data, seed: int) -> tuple[L.LightningDataModule | None, list[L.LightningDataModule]]:
-    """The server's data module (if any) and the clients'."""
-    if isinstance(datamodule, Sequence):
-        clients, server = list(datamodule), None
-    else:
-        check_package(datamodule, "data", L.LightningDataModule)
-        datamodule.prepare_data()
-        set_up(datamodule, "fit", seed)
-        if not hasattr(datamodule, "client_datamodules"):
-            raise ValueError(
-                f"`data: {type(datamodule).__name__}` has no `client_datamodules()`, which gives one LightningDataModule "
-                "per client. Add it, pass a list of LightningDataModules, or train centrally: `--federation null`."
-            )
-        clients, server = list(datamodule.client_datamodules()), datamodule
-    if not clients:
-        raise ValueError("There are no clients: the list of data modules is empty.")
-    for client, own in enumerate(clients):
-        check_package(own, f"data of client {client}", L.LightningDataModule)
-        own.prepare_data()
-        set_up(own, "fit", seed, client)
-    return server, clients
-
-
-def _sizes(clients: Sequence[L.LightningDataModule]) -> list[int]:
-    """Number of training samples of each client, counted once: a data module may have to build a loader for it."""
-    sizes = []
-    for client, data in enumerate(clients):
-        try:
-            sizes.append(count_samples(data))
-        except ValueError as error:
-            raise ValueError(f"Client {client}: {error}") from error
-    return sizes
-
-
-def _fingerprint(datamodule: Data, clients: Sequence[L.LightningDataModule], sizes: Sequence[int]) -> Any:
-    if hasattr(datamodule, "fingerprint"):
-        return datamodule.fingerprint()
-    return [c.fingerprint() if hasattr(c, "fingerprint") else size for c, size in zip(clients, sizes, strict=True)]
-
-
-def _describe_run(trainer: FederatedTrainer, module: L.LightningModule) -> dict[str, Any]:
-    layout = {n: [str(t.dtype), list(t.shape)] for n, t in module.state_dict().items()}
-    return {
-        "model": type(module).__name__,
-        "hparams": describe(dict(getattr(module, "hparams", {}))),
-        "state": layout,
-        "trainer": describe(dict(trainer.trainer_args)),
-    }

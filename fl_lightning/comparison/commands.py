@@ -19,7 +19,7 @@ from fl_lightning.comparison.plan import Cell, Plan
 from fl_lightning.reporting.finding import MANIFEST, find_runs, told
 from fl_lightning.reporting.finished import Run, load
 from fl_lightning.reporting.formats import paper_rows
-from fl_lightning.reporting.report import remove_report, write_report
+from fl_lightning.reporting.report import check_out, remove_report, write_report
 from fl_lightning.reporting.tables import text_table
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def compare(asked: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if asked.workers is not None and asked.workers < 1:
         raise ValueError(f"`--workers` must be at least 1, got {asked.workers}.")
     out = asked.out or Path("runs", "compare", f"{plan.name}_{plan.profile}")
+    check_out(out)
     out.mkdir(parents=True, exist_ok=True)
     workers = asked.workers or cores()
     with _alone(out):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fl_lightning.reporting import formats
 from fl_lightning.reporting.figures import KINDS, figures
+from fl_lightning.reporting.finding import MANIFEST
 from fl_lightning.reporting.finished import Run
 from fl_lightning.reporting.page import page
 from fl_lightning.reporting.summary import Row, Summary, summarise_runs
@@ -52,6 +53,7 @@ def write_report(
     Returns:
         The tables, and the files.
     """
+    check_out(out)
     out.mkdir(parents=True, exist_ok=True)
     summary = summarise_runs(runs, score, reference)
     warnings = [*warnings, *summary.notes]
@@ -85,6 +87,20 @@ def write_report(
     write("report.html", page(title, lead, warnings, sections, pictures))
     remove_report(out, keep=written)
     return summary, written
+
+
+def check_out(out: Path) -> None:
+    """May a report be written there? Not over tables that no report has written: their names are common ones.
+
+    Raises:
+        ValueError: Naming them.
+    """
+    taken = [name for name in [*(f"{table}.csv" for table in TABLES), "table.md", "table.tex"] if (out / name).exists()]
+    if taken and not any((out / ours).is_file() for ours in ("report.html", MANIFEST)):
+        raise ValueError(
+            f"`--out {out}` holds {', '.join(f'`{name}`' for name in taken)}, but no report: this would be overwritten. "
+            "Name another folder."
+        )
 
 
 def remove_report(out: Path, keep: Sequence[Path] = ()) -> None:

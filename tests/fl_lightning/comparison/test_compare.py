@@ -151,7 +151,8 @@ def test_budget_stops_and_the_exit_code_says_that_it_is_incomplete(tmp_path, cap
 def test_without_a_finished_run_an_older_table_is_no_longer_there(tmp_path, capsys):
     out = tmp_path / "out"
     out.mkdir()
-    (out / "table.csv").write_text("of another YAML")
+    for name in ("table.csv", "report.html"):
+        (out / name).write_text("of another YAML")
     assert main(["compare", "--config", write(tmp_path), "--out", str(out), "--budget_minutes", "1e-9"]) == 3
     assert not (out / "table.csv").exists() and "No run has finished: there is no table." in capsys.readouterr().out
 
