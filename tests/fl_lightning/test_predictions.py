@@ -203,3 +203,23 @@ def test_other_predictions_are_never_overwritten(tmp_path):
     assert write_apart(path, lambda draft: draft.write_text("second")) == second  # the same again is no third
     assert write_apart(path, lambda draft: draft.write_text("first")) == path
     assert sorted(p.name for p in tmp_path.iterdir()) == ["predictions_new.csv", "predictions_new_2.csv"]
+
+
+@pytest.mark.parametrize("federation", [(), ("--federation", "null")])
+def test_fit_ends_with_the_number_of_rows_left_out_and_stops_where_they_are_most(tmp_path, monkeypatch, capsys, federation):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sites").mkdir()
+
+    def fit(good, bad, *options):
+        rows = [f"g{i},{'C' * i}O,{i / 2}\n" for i in range(1, good + 1)] + [f"b{i},C(,1\n" for i in range(bad)]
+        (tmp_path / "sites" / "a.csv").write_text("code,smiles,logS\n" + "".join(rows))
+        main(["fit", "--config", own_config(tmp_path), "--federation.num_rounds=1", *options, *federation])
+        return capsys.readouterr()
+
+    said = fit(10, 2)
+    assert "2 of 12 rows were left out: see `dropped_rows` in results.json" in said.out and "left out" not in said.err
+    with pytest.raises(SystemExit):
+        fit(8, 10)
+    said = capsys.readouterr()
+    assert "10 of 18 rows of the data cannot be used" in said.err and "10 x invalid SMILES" in said.err
+    assert "10 of 18 rows were left out" in fit(8, 10, "--federation.max_dropped_share", "1.0").out
