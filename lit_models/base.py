@@ -241,6 +241,16 @@ class LitGraphModule(LightningModule):
         """The objective's histograms of the last local fit; a federation sends them along with the metrics."""
         return self.objective.pictures()
 
+    def untrained_rows(self) -> dict[str, Tensor]:
+        """Rows of entries that the last local fit had nothing to learn from (outputs of a task without labels, say).
+
+        A federation gives this client no weight in them: they are averaged over the clients that have trained them.
+
+        Returns:
+            By ``state_dict`` name a bool tensor ``(rows,)``, true where the row of the entry's first dimension is untrained.
+        """
+        return {}
+
     def private_state(self) -> dict[str, Tensor]:
         """What the objective remembers between rounds; never leaves the client."""
         return self.objective.state()

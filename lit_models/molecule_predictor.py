@@ -8,7 +8,8 @@ A label may be missing (NaN): it is in no loss and no metric. With ``label_mean`
 the loss compares standardised values, (y - mean) / std; metrics and predictions are always in the label's own unit.
 
 A task of which a fit saw no label keeps its output weights as it found them: to Adam, weight decay alone is a gradient like
-any other, and would take a full step towards zero each time.
+any other, and would take a full step towards zero each time. `untrained_rows` names them, so that a federation averages them
+over the clients that have labels of the task.
 
 ``variant="official"`` reproduces two faults of the
 FedChem code, for comparison: targets pass through a sigmoid themselves, and missing labels count as zeros.
@@ -79,6 +80,7 @@ class LitMoleculePredictor(LitGraphModule):
         self.loss, self.variant = loss, variant
         self._seen: Tensor | None = None  # bool (T,): tasks with a label so far in this fit
         self._found: tuple[Tensor, ...] = ()  # the output layer's parameters when it began
+        self._unseen: Tensor | None = None  # bool (T,): tasks without a label in the last fit
         if loss is not None:
             self.monitor, self.monitor_mode = MONITORS[loss]
 
@@ -134,8 +136,16 @@ class LitMoleculePredictor(LitGraphModule):
             with torch.no_grad():
                 for parameter, found in zip(self._outputs(), self._found, strict=True):
                     parameter[~seen] = found[~seen]
+            self._unseen = ~seen
         self._seen, self._found = None, ()
         super().on_train_end()
+
+    def untrained_rows(self) -> dict[str, Tensor]:
+        """Rows of the output layer, bool ``(T,)`` by entry, of the tasks without any label in the last fit."""
+        if self._unseen is None or not bool(self._unseen.any()):
+            return {}
+        outputs = {id(parameter) for parameter in self._outputs()}
+        return {name: self._unseen for name, parameter in self.named_parameters() if id(parameter) in outputs}
 
     def _outputs(self) -> tuple[nn.Parameter, ...]:
         """Parameters of the last linear layer, one row per task; none of a head that ends in something else."""

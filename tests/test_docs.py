@@ -86,6 +86,20 @@ def test_documented_objective_trains(examples, tmp_path):
     assert train(tmp_path, FedAvg(), examples["Focal"]())[0]["failures"] == []
 
 
+def test_documented_module_shares_a_row_among_those_who_trained_it(examples, tmp_path):
+    # The gradient of mean(w^2) over 2 x 16 numbers is w / 16, the learning rate .1: each word that was seen shrinks alike.
+    import lightning as L
+    from torch.utils.data import Subset
+
+    module = examples["Words"](size=4)
+    before = module.table.weight.detach().clone()
+    data = [L.LightningDataModule.from_datasets(Subset(range(4), words), batch_size=2) for words in ([0, 1], [1, 2])]
+    trainer = {"accelerator": "cpu", "max_epochs": 1, "logger": False, "default_root_dir": str(tmp_path)}
+    FederatedTrainer(num_rounds=1, seed=0, trainer=trainer).fit(module, data)
+    factor = torch.tensor([1 - 0.1 * 2 / 32] * 3 + [1.0])  # word 3: nobody has seen it
+    torch.testing.assert_close(module.table.weight.detach(), factor[:, None] * before)
+
+
 CONFIGS = sorted(p.name for p in (ROOT / "configs").glob("*.yaml"))
 SIZES = [name for name in CONFIGS if re.fullmatch(r"fedsage_plus_\w+_(5|10)\.yaml", name)]
 

@@ -133,6 +133,26 @@ class Client:
         with stream(self.settings.seed, "predict", self.round, self.id):
             return self._worker.local.predict(self.datamodule)
 
+    def untrained_rows(self) -> dict[str, list[int]]:
+        """Rows of entries that the last local fit had nothing to learn from, as the module says (its ``untrained_rows()``).
+
+        Raises:
+            ValueError: If it names no entry, or its rows are not a mask of that entry's rows.
+        """
+        told = self.module.untrained_rows() if hasattr(self.module, "untrained_rows") else {}
+        found = {}
+        for name, mask in told.items():
+            entry = self._worker.entries.canonical(name)
+            shape = self.module.state_dict()[entry].shape
+            if mask.dtype != torch.bool or mask.shape != shape[:1] or mask.dim() != 1:
+                raise ValueError(
+                    f"`{type(self.module).__name__}.untrained_rows` must give a bool tensor with one value for each row of "
+                    f"`{name}` {list(shape)}, but gives {str(mask.dtype).removeprefix('torch.')}{list(mask.shape)}."
+                )
+            if bool(mask.any()):
+                found[entry] = mask.nonzero().flatten().tolist()
+        return found
+
     def upload(self) -> dict[str, Tensor]:
         """The shared entries of the live module that an average is defined for (integers stay as the server has them)."""
         return {
@@ -153,7 +173,10 @@ class ClientHalf:
         self.personal = personal
 
     def fit(self, client: Client, request: Payload) -> Payload:
-        """Receive the shared entries, train, send them back with the number of samples and the logged metrics."""
+        """Receive the shared entries, train, send them back with the number of samples and the logged metrics.
+
+        Rows of entries that were not trained are named (``untrained_rows``), so that the client does not weigh in them.
+        """
         num_samples = client.num_train_samples
         if num_samples == 0:
             return Payload(values={"num_samples": 0, "metrics": {}})
@@ -161,9 +184,13 @@ class ClientHalf:
         metrics = client.train()
         if self.personal:
             client.remember()
-        values = {"num_samples": num_samples, "metrics": _json(metrics)}
-        pictures = client.module.pictures() if hasattr(client.module, "pictures") else {}
-        return Payload(self.reply_tensors(client), {**values, "pictures": pictures} if pictures else values)
+        tensors = self.reply_tensors(client)
+        values: dict[str, Any] = {"num_samples": num_samples, "metrics": _json(metrics)}
+        optional = {
+            "pictures": client.module.pictures() if hasattr(client.module, "pictures") else {},
+            "untrained_rows": {name: rows for name, rows in client.untrained_rows().items() if name in tensors},
+        }
+        return Payload(tensors, values | {name: value for name, value in optional.items() if value})
 
     def reply_tensors(self, client: Client) -> dict[str, Tensor]:
         """What a client uploads after training."""

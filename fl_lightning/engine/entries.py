@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -35,6 +35,7 @@ class Entries:
                     "Give the layer its input size, or call the module once on a batch before federating it."
                 )
         self._module = module
+        self._names = {name: id(value) for name, value in state.items()}
         first: dict[int, str] = {}
         hidden: set[int] = set()
         for name, value in state.items():  # tied weights have several names but are one entry: the first
@@ -49,6 +50,17 @@ class Entries:
                 )
         self.private = tuple(name for key, name in first.items() if key in hidden)
         self.shared = tuple(name for key, name in first.items() if key not in hidden)
+        self._first = first
+
+    def canonical(self, name: str) -> str:
+        """The one name under which an entry travels: the first one of tied weights.
+
+        Raises:
+            ValueError: If there is no such entry.
+        """
+        if name not in self._names:
+            raise ValueError(f"There is no entry `{name}` in the model; it has: {', '.join(self._names)}.")
+        return self._first[self._names[name]]
 
     def get(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Detached CPU clones of the named entries."""
@@ -87,6 +99,24 @@ def check_layout(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor])
         if tensor.shape != reference[name].shape or tensor.dtype != reference[name].dtype:
             return f"entry `{name}` is {_describe(tensor)}, expected {_describe(reference[name])}"
     return None
+
+
+def rows_by_learners(size: int, untrained: Sequence[Sequence[int]]) -> Iterator[tuple[Tensor, list[int]]]:
+    """The rows of an entry in groups that the same models have trained, for a client weighs only in what it has learnt.
+
+    Args:
+        size: Number of rows of the entry.
+        untrained: Of each model the rows that it has not trained.
+
+    Returns:
+        Pairs: positions of rows, int64, and which models have trained them (none, perhaps). Each row is in one pair.
+    """
+    trained = torch.ones(len(untrained), size, dtype=torch.bool)
+    for model, rows in enumerate(untrained):
+        trained[model, list(rows)] = False
+    patterns, pattern_of_row = torch.unique(trained, dim=1, return_inverse=True)
+    for index, pattern in enumerate(patterns.T):
+        yield (pattern_of_row == index).nonzero().flatten(), pattern.nonzero().flatten().tolist()
 
 
 def _describe(tensor: Tensor) -> str:

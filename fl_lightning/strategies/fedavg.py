@@ -4,7 +4,8 @@ FedSage, spec 1.2: the server broadcasts phi, every client takes E local epochs 
 
 .. math:: \phi \leftarrow \sum_i w_i \phi_i, \qquad w_i = n_i / \sum_j n_j \quad\text{or}\quad 1/M \text{ (uniform)} .
 
-FedAvg's paper has the first, FedSage's the second.
+FedAvg's paper has the first, FedSage's the second. A client without a label of a task has learnt nothing of it: in the rows of
+that task (``untrained_rows`` of its reply) its weight is 0, and the sum is over the others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl_lightning.engine.entries import check_layout
+from fl_lightning.engine.entries import check_layout, rows_by_learners
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
 from fl_lightning.strategies.base import Strategy
@@ -44,8 +45,34 @@ def average(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) ->
     return result
 
 
+def average_learnt(
+    models: Sequence[Mapping[str, Tensor]],
+    weights: Sequence[float],
+    untrained: Sequence[Mapping[str, Sequence[int]]],
+    before: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    r""":func:`average`, in which a model weighs nothing in the rows that it has not trained.
+
+    .. math:: \theta_r \leftarrow \sum_{i \in L_r} w_i \theta_{i,r} / \sum_{i \in L_r} w_i
+
+    where :math:`L_r` are the models that have trained row r.
+
+    Args:
+        models: As for :func:`average`.
+        weights: Positive.
+        untrained: Of each model, by entry, the rows (of the first dimension) that it has not trained.
+        before: What a row is that no model has trained; the same entries.
+    """
+    result = average(models, weights)
+    for name in sorted({name for told in untrained for name in told}):
+        for rows, learners in rows_by_learners(len(result[name]), [told.get(name, ()) for told in untrained]):
+            parts = [{name: models[i][name][rows]} for i in learners] or [{name: before[name][rows]}]
+            result[name][rows] = average(parts, [weights[i] for i in learners] or [1.0])[name]
+    return result
+
+
 class FedAvg(Strategy):
-    """The server's model becomes the (weighted) mean of the participants' models.
+    """The server's model becomes the (weighted) mean of the participants' models; of each row, those that trained it.
 
     Args:
         weighting: ``num_samples`` weighs a participant by its number of training samples, as FedAvg's paper; ``uniform`` gives
@@ -76,4 +103,6 @@ class FedAvg(Strategy):
                 "fit", round, len(good), federation.min_clients, [f for f in federation.failures if f["round"] == round]
             )
         weights = [1.0 if self.weighting == "uniform" else float(r.values["num_samples"]) for r in good.values()]
-        self.weights = {**self.weights, **average([r.tensors for r in good.values()], weights)}
+        untrained = [r.values.get("untrained_rows", {}) for r in good.values()]
+        mean = average_learnt([r.tensors for r in good.values()], weights, untrained, self.weights)
+        self.weights = {**self.weights, **mean}

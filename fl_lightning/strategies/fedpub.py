@@ -6,6 +6,9 @@ S(i, j)       cos(h_i, h_j)                                                 cosi
 alpha_ij      exp(tau S_ij) / sum_k exp(tau S_ik), k includes i             similarity_weights
 theta_bar_i   sum_j alpha_ij theta_j                                        personal_average, FedPub.aggregate
 
+Not in the paper: rows of an entry that a client has not trained (a task of which it has no label) are in no mixture; j and k
+then run over the clients that have trained them, and a row that none has trained stays as each client has it.
+
 The client half (masks, L1 and proximal terms) is ``lit_models/masks.py`` and ``lit_models/objectives/fedpub.py``.
 """
 
@@ -26,7 +29,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import coalesce
 
 from fl_lightning.engine.client import Client, ClientHalf
-from fl_lightning.engine.entries import check_layout
+from fl_lightning.engine.entries import check_layout, rows_by_learners
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.seeds import derive
@@ -131,7 +134,8 @@ class FedPub(Strategy):
     """Every client receives its own mixture of the participants' weights, by the similarity of their models.
 
     Masks and the optimiser's state stay with the clients. A client that sits a round out keeps its last mixture and
-    mask.
+    mask. In rows that a client has not trained (``untrained_rows`` of the module) it weighs nothing, as in ``FedAvg``; it
+    receives the mixture of those who have, by their similarity to it.
 
     Args:
         tau: Scale of the similarities; 3 is the authors' choice for disjoint, 5 for overlapping subgraphs, 0 the plain
@@ -222,7 +226,23 @@ class FedPub(Strategy):
                 **self.weights,
                 **{n: part.reshape(self.weights[n].shape).to(self.weights[n].dtype) for n, part in parts},
             }
-        self._last = {"clients": clients, "similarity": cosine_similarity(embeddings), "alpha": alpha}
+        similarity = cosine_similarity(embeddings)
+        self._mix_learnt_rows(good, similarity)
+        self._last = {"clients": clients, "similarity": similarity, "alpha": alpha}
+
+    def _mix_learnt_rows(self, replies: Mapping[int, Payload], similarity: Tensor) -> None:
+        """The rows that not all have trained, anew: mixtures of those clients alone that have."""
+        untrained = [reply.values.get("untrained_rows", {}) for reply in replies.values()]
+        for name in sorted({name for told in untrained for name in told}):
+            own = torch.stack([reply.tensors[name] for reply in replies.values()])
+            for rows, learners in rows_by_learners(own.shape[1], [told.get(name, ()) for told in untrained]):
+                mixed = own[:, rows]  # where nobody has trained them: as each client has them
+                if learners:
+                    alpha = torch.softmax(self.tau * similarity[:, learners], dim=-1)
+                    flat = own[learners][:, rows].reshape(len(learners), -1)
+                    mixed = personal_average(alpha, flat.float()).reshape(mixed.shape).to(own.dtype)
+                for client, part in zip(replies, mixed, strict=True):
+                    self._mixtures[client][name][rows] = part
 
     def state(self) -> dict[str, Tensor]:
         flat = {f"initial/{n}": t for n, t in self.weights.items()}
