@@ -305,8 +305,10 @@ class GraphDataModule(GraphLoaders):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """``{"num_features": F, "num_classes": C}``: what a model needs to build its layers."""
-        return {"num_features": int(self.data.x.size(1)), "num_classes": self._num_classes}
+        """``{"num_features": F, "num_classes": C}``: what a model needs to build its layers; with ``normalize_features`` also
+        that, since rows that sum to one are other features."""
+        schema: dict[str, Any] = {"num_features": int(self.data.x.size(1)), "num_classes": self._num_classes}
+        return {**schema, "normalize_features": True} if self.normalize_features else schema
 
     def client_datamodules(self) -> list[ClientGraphDataModule]:
         """One data module per client, client id = position; the same objects at each call."""

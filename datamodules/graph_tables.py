@@ -31,6 +31,7 @@ from datamodules.sparse import csr_tensor
 from datamodules.tables import TableFormat, is_blank, listed
 
 POLICIES = ("drop", "raise")
+DEGREE_FEATURES = ("constant", "log(1 + neighbours)")
 # Where the owners are given.
 REMEDIES = {
     "lost_edges": "The owners are given: FedSage+ generates the missing neighbours.",
@@ -260,6 +261,7 @@ class GraphCSVDataModule(GraphDataModule):
     def _matrices(self, tables: dict[str, NodeTable], names: list[str]) -> list[sp.csr_matrix]:
         """Features of the nodes of each table, all in the same columns."""
         if self._features == "degree":
+            self.feature_names = list(DEGREE_FEATURES)
             return []
         if self._features is None:
             if not names:
@@ -295,6 +297,10 @@ class GraphCSVDataModule(GraphDataModule):
                         for x, c in zip(matrices, columns.values(), strict=True)]  # fmt: skip
         else:
             width = agreed_width(widths, "features")
+            if len(widths) > 1 or self._must_match is not None:
+                among = "the clients'" if self._must_match is None else "those of `root` and `predict_root`"
+                self.notices.append(f"`{self._features}`: a matrix has no names of columns, so that only the number of {among} "
+                                    f"({width}) is compared: each column must mean the same in all files.")  # fmt: skip
             if self._must_match is not None and width != self._must_match[0]:
                 raise ValueError(f"`data.init_args.predict_root`: `{self._features}` has {width} features there, but the model "
                                  f"learns from {self._must_match[0]}.")  # fmt: skip
@@ -428,8 +434,8 @@ class GraphCSVDataModule(GraphDataModule):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """That of all graphs, and ``class_names``."""
-        return {**super().schema, "class_names": self.class_names}
+        """That of all graphs, ``class_names``, and ``feature_names``, or ``None`` for features without names (a matrix)."""
+        return {**super().schema, "class_names": self.class_names, "feature_names": self.feature_names or None}
 
     # Reporting
 

@@ -17,6 +17,7 @@ Everything here runs unchanged under a stock ``lightning.Trainer``; only `on_rou
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,7 +33,8 @@ from lit_models.epoch_means import EpochMeans
 from lit_models.objectives.base import Objective
 from lit_models.objectives.erm import ERM
 
-Schema = Mapping[str, int | str]
+Schema = Mapping[str, Any]
+NAMES = ("feature_names", "class_names", "task_names")  # of a schema: what the places of inputs and outputs mean
 
 default_optimizer: OptimizerCallable = partial(torch.optim.Adam, lr=1e-2, weight_decay=5e-4, fused=True)
 """Adam with the node defaults; ``fused`` is the same update, 3 times faster on CPU. A ``functools.partial``, no lambda:
@@ -106,7 +108,7 @@ class LitGraphModule(LightningModule):
             self.save_hyperparameters(logger=False)
         self.objective = ERM() if objective is None else objective
         self.optimizer = type(self).default_optimizer if optimizer is None else _without_parser(optimizer)
-        self.schema: dict[str, int | str] | None = None
+        self.schema: dict[str, Any] | None = None
         self._means = EpochMeans()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -127,7 +129,7 @@ class LitGraphModule(LightningModule):
         """
         schema = dict(schema)
         if self.schema is not None:
-            if self.schema != schema:
+            if any(self.schema[key] != schema[key] for key in self.schema.keys() & schema.keys()):
                 raise ValueError(
                     f"{type(self).__name__} was built for data with {self.schema} and cannot be used with data with "
                     f"{schema}. Build a new module for the new data."
@@ -138,7 +140,7 @@ class LitGraphModule(LightningModule):
         self.test_scores = self.make_scores()
         self.schema = schema
 
-    def build_layers(self, schema: dict[str, int | str]) -> None:
+    def build_layers(self, schema: dict[str, Any]) -> None:
         """Create parameters from the schema; called once, by `build`."""
         raise NotImplementedError(f"{type(self).__name__} must implement `build_layers(schema)`.")
 
@@ -147,10 +149,11 @@ class LitGraphModule(LightningModule):
         return None
 
     def setup(self, stage: str) -> None:
-        if self.schema is not None:
-            return
         datamodule = getattr(self.trainer, "datamodule", None)
         schema = getattr(datamodule, "schema", None)
+        if self.schema is not None:
+            self._check_names(schema or {})
+            return
         if schema is None:
             raise ValueError(
                 f"{type(self).__name__} builds its layers from the data's schema, but "
@@ -159,6 +162,20 @@ class LitGraphModule(LightningModule):
                 "or call `module.build(schema)` first."
             )
         self.build(schema)
+
+    def _check_names(self, found: Schema) -> None:
+        """Data of the right shape may mean something else: the module of a checkpoint meets whatever it is given."""
+        for key in NAMES:
+            own, other = self.schema.get(key), found.get(key)
+            if own is None or other is None or list(own) == list(other):
+                continue
+            pairs = enumerate(itertools.zip_longest(own, other))
+            place, (mine, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+            raise ValueError(
+                f"{type(self).__name__} learnt with other {key} than these data have: number {place + 1} is {mine!r} there and "
+                f"{theirs!r} here (of {len(own)} and {len(other)}). Give the data the same names in the same order, or train a "
+                "new model."
+            )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["schema"] = self.schema

@@ -20,12 +20,13 @@ class SiteData(L.LightningDataModule):
 
     Args:
         told: What the client told: ``num_train_samples``, ``schema`` (or ``None``), ``fingerprint``.
+        site: Its name, for messages.
     """
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
+    def __init__(self, told: Mapping[str, Any], site: str = "") -> None:
         super().__init__()
         self.num_train_samples = int(told["num_train_samples"])
-        self.schema = told["schema"]
+        self.schema, self.site = told["schema"], site
         self._fingerprint = told["fingerprint"]
 
     def fingerprint(self) -> Any:

@@ -32,6 +32,7 @@ from fl_lightning.flower.extra import require_flower
 from fl_lightning.flower.processes import frames
 from fl_lightning.flower.processes.children import QUIET, flower
 from fl_lightning.flower.server_config import ServerConfig
+from fl_lightning.schema import agreed_schema
 
 PROCESSES = Path(__file__).parent / "processes"
 ATTEMPTS = 3
@@ -85,7 +86,8 @@ class Flower(Engine):
     # ---- first contact --------------------------------------------------------------------------------------------
 
     def remote_clients(self, shared: Mapping[str, Any]) -> list[L.LightningDataModule]:
-        return [SiteData(told) for told in self._contact(shared, with_data=False)]
+        told = self._contact(shared, with_data=False)
+        return [SiteData(each, name) for each, name in zip(told, self._sites, strict=True)]
 
     def start(self, spec: ClientSpec) -> None:
         remote = all(isinstance(d, SiteData) for d in spec.datamodules)
@@ -152,6 +154,8 @@ class Flower(Engine):
             time.sleep(0.5)
 
     def _check_told(self, spec: ClientSpec, told: Sequence[Mapping[str, Any]], remote: bool) -> None:
+        if not remote:  # the same numbers under other names have the same fingerprint
+            agreed_schema(spec.datamodules[0], [SiteData(site, name) for name, site in zip(self._sites, told, strict=True)])
         initial = tensors_sha256(spec.module.state_dict())
         for client, (name, site) in enumerate(zip(self._sites, told, strict=True)):
             own = spec.datamodules[client]

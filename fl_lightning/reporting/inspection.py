@@ -14,8 +14,8 @@ from fl_lightning.reporting.tables import text_table
 from fl_lightning.settings import FederationSettings
 
 # Not one entry per client, even if there are as many.
-NO_COLUMNS = ("findings", "dropped_rows", "notices", "files", "task_names", "class_names", "client_names", "units",
-              "labels_whole", "edges_between", "shared_molecules")  # fmt: skip
+NO_COLUMNS = ("findings", "dropped_rows", "notices", "files", "task_names", "class_names", "feature_names", "client_names",
+              "units", "labels_whole", "edges_between", "shared_molecules")  # fmt: skip
 SHOWN_ROWS = 10
 
 

@@ -46,7 +46,7 @@ def by_id(data, values):
 
 def test_a_table_of_nodes_and_links_by_hand(folder):
     data = own(folder, client_column="site", split_column="part")
-    assert data.schema == {"num_features": 2, "num_classes": 2, "class_names": ["blue", "red"]}
+    assert data.schema == {"num_features": 2, "num_classes": 2, "class_names": ["blue", "red"], "feature_names": ["f1", "f2"]}
     assert by_id(data, data.data.x)["n-4"] == [0.5, 0.0] and by_id(data, data.data.x)["n-5"] == [0.0, 0.25]
     assert by_id(data, data.data.y) == {"n-1": 1, "n-2": 0, "n-3": -1, "n-4": 0, "n-5": 1}
     assert by_id(data, data.data.train_mask) == {"n-1": True, "n-2": True, "n-3": False, "n-4": False, "n-5": False}
@@ -106,6 +106,12 @@ def test_a_client_with_other_columns_is_named(tmp_path):
     assert own(tmp_path, features=["a"]).schema["num_features"] == 1
     with pytest.raises(ValueError, match=r"classes` lists 1 classes, but there are other labels in 'north': 'y'; 'south'"):
         own(tmp_path, features=["a"], classes=["x"])
+    for client in ("north", "south", "west"):
+        sp.save_npz(tmp_path / client / "x.npz", sp.csr_matrix(np.ones((2, 3))))
+    unnamed = own(tmp_path, features="x.npz")
+    assert unnamed.schema["feature_names"] is None and unnamed.notices[-1].startswith(
+        "`x.npz`: a matrix has no names of columns, so that only the number of the clients' (3) is compared"
+    )
     for client, width in (("north", 3), ("south", 2), ("west", 3)):
         sp.save_npz(tmp_path / client / "x.npz", sp.csr_matrix(np.ones((2, width))))
     with pytest.raises(ValueError, match="2 of 3 clients have 3, but client 'south' has 2"):

@@ -161,6 +161,21 @@ def test_build_takes_the_schema_once(graph, data, trainer):
         module.build({"num_features": 12, "num_classes": 4})
 
 
+def test_a_module_that_has_learnt_refuses_data_whose_columns_mean_something_else(graph, data, trainer):
+    sizes = {"num_features": 12, "num_classes": 3}
+    names = [f"f{i}" for i in range(12)]
+    module, own = classifier(), data(graph())
+    own.schema = {**sizes, "feature_names": names}
+    trainer(fast_dev_run=True).fit(module, own)
+    module.build(sizes)  # data without names, or a checkpoint of a time when there were none
+    own.schema = {**sizes, "feature_names": ["f1", "f0", *names[2:]]}
+    with pytest.raises(ValueError, match="learnt with other feature_names .*: number 1 is 'f0' there and 'f1' here"):
+        trainer(fast_dev_run=True).test(module, own)
+    own.schema = {**sizes, "feature_names": names[:11]}
+    with pytest.raises(ValueError, match=r"number 12 is 'f11' there and None here \(of 12 and 11\)"):
+        trainer(fast_dev_run=True).test(module, own)
+
+
 def test_a_data_module_without_schema_is_an_error(graph, data, trainer):
     class NoSchema(data):
         schema = None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from federations import assert_same_bits, without_times
-from flower_sites import EXPERIMENTS, Here, memory, server_tensors
+from flower_sites import EXPERIMENTS, Here, experiment, memory, server_tensors
 
 from fl_lightning.engine.store import ClientStore
 
@@ -207,6 +207,22 @@ def table(path, rows):
     path.parent.mkdir(exist_ok=True)
     lines = [f"{i},{'C' * (2 + i % 7)}{'ON'[i % 2]},{5 + i % 7 / 3}" for i in rows]
     path.write_text("\n".join(["id,smiles,pIC50", *lines, ""]))
+
+
+def test_sites_whose_columns_mean_something_else_are_refused_by_name(tmp_path, monkeypatch):
+    """The schema goes over the contact, and the same rule decides as for data modules in one process."""
+    for client, columns in enumerate(("age,income", "income,age")):
+        folder = tmp_path / f"site-{client}"
+        folder.mkdir()
+        rows = "".join(f"{i},{'ab'[i % 2]},{i % 7},{i / 8}\n" for i in range(8))
+        (folder / "nodes.csv").write_text(f"id,label,{columns}\n{rows}")
+        (folder / "edges.csv").write_text("source,target\n0,1\n2,3\n")
+    tables = {"class_path": "datamodules.GraphCSVDataModule", "init_args": {"num_clients": 1, "partition": "random"}}
+    own = [{"data": {"root": str(tmp_path / f"site-{client}")}} for client in range(2)]
+    here = Here(tmp_path, experiment("FedAvg", "GraphSAGE", tables), own)
+    with pytest.raises(ValueError, match=r"client 1 \(site `site-1`\) has the same feature_names in another order: .*'income'"):
+        here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites")
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("results.json"))
 
 
 def test_the_experiment_of_the_documentation_on_tables_that_only_the_sites_have(tmp_path, monkeypatch):
