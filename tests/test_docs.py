@@ -57,6 +57,12 @@ def test_documented_strategy_trains_and_resumes(examples, tmp_path):
     assert whole[0]["test"] == resumed[0]["test"]
 
 
+def test_documented_strategy_forgets_its_velocity_between_fits(examples, tmp_path):
+    strategy = examples["FedAvgM"](0.9)
+    first, second = train(tmp_path / "a", strategy), train(tmp_path / "b", strategy)
+    assert all(torch.equal(a, b) for a, b in zip(first[1].values(), second[1].values(), strict=True))
+
+
 def test_documented_strategy_without_momentum_is_fedavg(examples, tmp_path):
     from fl_lightning import FedAvg
 
@@ -66,7 +72,7 @@ def test_documented_strategy_without_momentum_is_fedavg(examples, tmp_path):
 
 
 def test_documented_objective_by_hand(examples):
-    """p = 0.9, gamma = 2: (0.1)^2 * 0.1053605 = 0.00105361 (spec fedchem 8.1)."""
+    """p = 0.9, gamma = 2: (0.1)^2 * 0.1053605 = 0.00105361 (docs/papers/fedchem.md#hand-values, 1)."""
 
     class Module:
         def __call__(self, batch):
@@ -98,6 +104,64 @@ def test_documented_module_shares_a_row_among_those_who_trained_it(examples, tmp
     FederatedTrainer(num_rounds=1, seed=0, trainer=trainer).fit(module, data)
     factor = torch.tensor([1 - 0.1 * 2 / 32] * 3 + [1.0])  # word 3: nobody has seen it
     torch.testing.assert_close(module.table.weight.detach(), factor[:, None] * before)
+
+
+def test_documented_encoder_of_nodes_by_hand(examples):
+    """Path 0-1-2, node 3 alone, W_1 = 2, W_2 = 10, b = 1, x = (1, 2, 4, 8): 2 x + 10 (2, 5, 2, 0) + 1."""
+    encoder = examples["SumNeighbours"](num_layers=1)
+    encoder.build(1, 1)
+    with torch.no_grad():
+        for parameter, value in ((encoder.convs[0].lin_root.weight, 2.0), (encoder.convs[0].lin_rel.weight, 10.0),
+                                 (encoder.convs[0].lin_rel.bias, 1.0)):
+            parameter.fill_(value)
+    x, edge_index = torch.tensor([[1.0], [2.0], [4.0], [8.0]]), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    expected = torch.tensor([[23.0], [55.0], [29.0], [17.0]])
+    torch.testing.assert_close(encoder(x, edge_index), expected)
+    torch.testing.assert_close(encoder(x.to_sparse_csr(), edge_index), expected)
+
+
+def test_documented_data_sets_and_encoders_train_in_a_federation(examples, tmp_path):
+    from fl_lightning import FedAvg
+    from lit_models import LitMoleculePredictor
+
+    data = examples["Alcohols"](num_clients=2, partition="iid", client_holdout=0.2, cache_dir=None)
+    for name, module, data in (
+        ("nodes", LitNodeClassifier(examples["SumNeighbours"](hidden_channels=8)), examples["Ring"](num_clients=2)),
+        ("molecules", LitMoleculePredictor(examples["AtomBag"](8)), data),
+    ):
+        trainer = FederatedTrainer(
+            num_rounds=1, strategy=FedAvg(), seed=0, name=name,
+            trainer={"max_steps": 1, "accelerator": "cpu", "logger": False, "default_root_dir": str(tmp_path)},
+        )
+        results = trainer.fit(module, data)
+        assert results["failures"] == [] and results["num_clients"] == 2 and results["test"]["global"] is not None
+
+
+def test_documented_data_sets_are_what_they_say(examples):
+    ring = examples["Ring"](num_clients=3)
+    ring.setup()
+    degree = torch.bincount(ring.data.edge_index[0])
+    assert ring.schema == {"num_features": 3, "num_classes": 3} and degree.tolist() == [2] * 120
+    assert torch.equal(torch.bincount(ring.data.y), torch.tensor([40, 40, 40]))
+    chains = examples["Alcohols"](num_clients=2, partition="iid", cache_dir=None)
+    chains.setup()
+    packed = chains.molecules.packed
+    assert len(chains.molecules) == 40 and chains.dropped_rows == []
+    assert packed.y[:4, 0].tolist() == [1, 2, 2, 3]  # C, CO, CC, CCO
+
+
+def test_documented_encoder_of_molecules_by_hand(examples):
+    """Two molecules of atoms (1, 3) and (5,), W = 1, b = 0: means 2 and 5; a disturbed input is used in their place."""
+    from types import SimpleNamespace
+
+    encoder = examples["AtomBag"](1)
+    encoder.build({"atom_features": 1, "num_tasks": 1})
+    with torch.no_grad():
+        encoder.atom.weight.fill_(1.0)
+        encoder.atom.bias.zero_()
+    batch = SimpleNamespace(x=torch.tensor([[1.0], [3.0], [5.0]]), batch=torch.tensor([0, 0, 1]), sample_id=torch.arange(2))
+    torch.testing.assert_close(encoder.embed(batch), torch.tensor([[2.0], [5.0]]))
+    torch.testing.assert_close(encoder.embed(batch, x=batch.x + 1), torch.tensor([[3.0], [6.0]]))
 
 
 CONFIGS = sorted(p.name for p in (ROOT / "configs").glob("*.yaml"))
