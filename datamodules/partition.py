@@ -2,8 +2,8 @@ r"""How the nodes of one graph are shared out among clients.
 
 Pure functions ``(edge_index, num_nodes, num_clients, seed) -> [ids of client 0, ids of client 1, ...]``:
 
-- ``louvain``      FedSage (``specs/fedsage.md`` 2.1, 6): communities, none above floor(N/M) - delta nodes, packed
-- ``metis``        FED-PUB disjoint (``specs/fedpub.md`` 2): METIS k-way, as few edges cut as possible
+- ``louvain``      FedSage (docs/papers/fedsage.md#partition): communities, none above floor(N/M) - delta nodes, packed
+- ``metis``        FED-PUB disjoint (docs/papers/fedpub.md#data): METIS k-way, as few edges cut as possible
 - ``overlapping``  FED-PUB overlapping: METIS into K/5 parts, of each 5 random halves
 - ``random``       a random permutation in M equal slices
 
@@ -180,8 +180,8 @@ def _halves(parts: list[Tensor], num_clients: int, seed: int) -> list[Tensor]:
 
 
 def membership_sha256(clients: list[Tensor], num_nodes: int) -> str:
-    """SHA-256 of a partition. Disjoint: of the client of each node, int32 little-endian (as ``specs/fedpub.md`` 2
-    prints it); otherwise of each client's size followed by its ids, in the same form."""
+    """SHA-256 of a partition. Disjoint: of the client of each node, int32 little-endian (as docs/papers/fedpub.md#data
+    gives it); otherwise of each client's size followed by its ids, in the same form."""
     vector = membership_vector(clients, num_nodes)
     if vector is None:
         vector = torch.cat([torch.cat([torch.tensor([ids.numel()]), ids]) for ids in clients])

@@ -1,7 +1,7 @@
 r"""Planted federations: clients in groups whose subgraphs share structure within a group and not between groups.
 
-On Cora it cannot be seen whether a similarity between clients does anything (``specs/fedpub.md`` section 0); here the
-right answer is known. In every client, nodes of one class cite each other and share the words of one topic. Two things
+On Cora it cannot be seen whether a similarity between clients does anything (docs/papers/fedpub.md#what-the-similarity-does);
+here the right answer is known. In every client, nodes of one class cite each other and share the words of one topic. Two things
 depend on the group g of the client:
 
 .. math:: \mathrm{topic}(v) = (y_v + g) \bmod C, \qquad P(y_v = c) \propto \begin{cases} \text{class\_skew} &

@@ -17,8 +17,8 @@ def stratified_60_20_20(y: Tensor, seed: int) -> Masks:
     """Per class, in a seeded order: the first ``round(.6 n)`` nodes train, the next ``round(.2 n)`` validate, the
     rest test.
 
-    FedSage's split (``specs/fedsage.md`` section 6): one for the whole graph, so that no client trains on another's
-    test nodes.
+    FedSage's split (docs/papers/fedsage.md#split): one for the whole graph, so that no client trains on another's test
+    nodes.
     """
     train, val, test = (torch.zeros(y.numel(), dtype=torch.bool) for _ in range(3))
     random = generator(seed, "stratified_60_20_20")
@@ -35,7 +35,7 @@ def stratified_60_20_20(y: Tensor, seed: int) -> Masks:
 def random_20_40_40(y: Tensor, seed: int) -> Masks:
     """One permutation of all nodes: the first ``round(.2 N)`` train, the next ``round(.4 N)`` test, the rest validate.
 
-    FED-PUB's split (``specs/fedpub.md`` section 2): neither stratified nor per client.
+    FED-PUB's split (docs/papers/fedpub.md#data): neither stratified nor per client.
     """
     n = y.numel()
     order = torch.randperm(n, generator=generator(seed, "random_20_40_40"))

@@ -99,7 +99,7 @@ class Encoder(nn.Module):
 
 
 class GraphSAGE(Encoder):
-    r"""Mean GraphSAGE (FedSage spec 1.1), PyG's ``SAGEConv``.
+    r"""Mean GraphSAGE (docs/papers/fedsage.md#graphsage-layer), PyG's ``SAGEConv``.
 
     .. math:: h_v^k = \sigma(\phi_r h_v^{k-1} + \phi_l\, \mathrm{mean}_{u \in N(v)} h_u^{k-1} + b)
 

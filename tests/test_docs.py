@@ -124,10 +124,10 @@ def test_documented_data_sets_and_encoders_train_in_a_federation(examples, tmp_p
     from fl_lightning import FedAvg
     from lit_models import LitMoleculePredictor
 
-    data = examples["Alcohols"](num_clients=2, partition="iid", client_holdout=0.2, cache_dir=None)
+    chains = examples["Alcohols"](num_clients=2, partition="iid", client_holdout=0.2, cache_dir=None)
     for name, module, data in (
         ("nodes", LitNodeClassifier(examples["SumNeighbours"](hidden_channels=8)), examples["Ring"](num_clients=2)),
-        ("molecules", LitMoleculePredictor(examples["AtomBag"](8)), data),
+        ("molecules", LitMoleculePredictor(examples["AtomBag"](8)), chains),
     ):
         trainer = FederatedTrainer(
             num_rounds=1, strategy=FedAvg(), seed=0, name=name,

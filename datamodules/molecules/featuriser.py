@@ -1,4 +1,4 @@
-r"""SMILES -> graph tensors: 74 atom and 13 bond features (DGL-LifeSci's canonical features, FedChem spec section 3).
+r"""SMILES -> graph tensors: 74 atom and 13 bond features (DGL-LifeSci's canonical features, docs/papers/fedchem.md#features).
 
 Atoms (74)  symbol 43 | degree 0..10 | implicit valence 0..6 | formal charge | radical electrons | hybridisation 5
             | aromatic | total hydrogens 0..4

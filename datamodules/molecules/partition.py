@@ -1,7 +1,7 @@
 r"""Which training molecule belongs to which client: pure functions over the group (scaffold) of each molecule.
 
 ``scaffold_lda``       for each group k: p_k ~ Dirichlet(alpha 1_n), counts ~ Multinomial(n_k, p_k); nothing is lost
-``official_partition`` the authors' code as it is, for its exact sizes (FedChem spec section 4): loses the last group
+``official_partition`` the authors' code as it is, for its exact sizes (docs/papers/fedchem.md#data): loses the last group
 ``iid_partition``, ``label_partition``, ``column_partition``
 
 Each returns one sorted array of positions per client. ``scaffold_lda`` balances sizes as the paper does: a client that
@@ -88,7 +88,7 @@ def _repair(owner: np.ndarray, num_clients: int, min_size: int, rng: np.random.G
 
 def official_partition(groups: np.ndarray, num_clients: int, alpha: float, min_size: int = 64,
                        tries: int = 1000) -> list[np.ndarray]:
-    """The authors' partition, bit for bit (FedChem spec section 4); there is no seed to choose.
+    """The authors' partition, bit for bit (docs/papers/fedchem.md#data); there is no seed to choose.
 
     Kept as it is: the generator is re-seeded before each group, counts are rounded down (so a single molecule always
     goes to the last client with room), and the group numbered last is never given to anybody.

@@ -1,4 +1,4 @@
-"""QM9: DFT geometries and twelve properties (FedChem spec section 4); the same numbers as PyG's ``QM9``.
+"""QM9: DFT geometries and twelve properties (docs/papers/fedchem.md#data); the same numbers as PyG's ``QM9``.
 
 The raw files are PyG's (``gdb9.sdf``, ``gdb9.sdf.csv``, ``uncharacterized.txt``) in ``<root>/qm9/raw`` or
 ``<root>/raw``. Energies are converted to eV; U0, U, H and G are those of atomisation.

@@ -1,4 +1,4 @@
-"""Bemis-Murcko scaffolds and the groups they form (FedChem spec section 4).
+"""Bemis-Murcko scaffolds and the groups they form (docs/papers/fedchem.md#data).
 
 Molecules with the same ring systems and linkers share a scaffold; all molecules without a ring share the scaffold
 ``''``, which can be half of a small set. Chirality is ignored; exocyclic double bonds stay; salts keep all fragments.

@@ -1,4 +1,4 @@
-"""Train, validation and test part of a molecular data set, made before anything goes to clients (spec section 4).
+"""Train, validation and test part of a molecular data set, made before anything goes to clients (docs/papers/fedchem.md#data).
 
 ``random_split``    the protocol: N -> floor(0.8 N) / half of the rest / the rest, e.g. 642 -> 513 / 64 / 65
 ``official_split``  the authors' permutations (NumPy seed 42, then PyTorch seed 123)

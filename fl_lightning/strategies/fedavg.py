@@ -1,6 +1,7 @@
 r"""FedAvg (McMahan et al., AISTATS 2017), and FedSage (Zhang et al., NeurIPS 2021), which is FedAvg of GraphSAGE classifiers.
 
-FedSage, spec 1.2: the server broadcasts phi, every client takes E local epochs from it, and the server averages
+FedSage (docs/papers/fedsage.md#rounds): the server broadcasts phi, every client takes E local epochs from it, and the server
+averages
 
 .. math:: \phi \leftarrow \sum_i w_i \phi_i, \qquad w_i = n_i / \sum_j n_j \quad\text{or}\quad 1/M \text{ (uniform)} .
 

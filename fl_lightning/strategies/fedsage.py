@@ -1,6 +1,6 @@
 r"""FedSage+ (Zhang et al., NeurIPS 2021): FedSage on subgraphs mended by a missing-neighbour generator. Server and protocol.
 
-Phase, spec 1.4        request (down)                            reply (up)
+Phase                  request (down)                            reply (up)
 1  generator           ``pretrain``                              nothing but scalars
 2a exchange            ``query``                                 U_i = z + eps, k, theta_i^f; scalar N̄_i
 2b                     ``peer_gradient``: those of all i != j    g_{j->i}, summed over i's batch
@@ -8,7 +8,8 @@ Phase, spec 1.4        request (down)                            reply (up)
 3  mending             ``mend``                                  nothing but scalars
 4  rounds              FedAvg of the classifier on the mended subgraphs, tested on the untouched global graph
 
-The client's equations are in ``lit_models/neighgen*.py``, impairing and mending in ``datamodules``.
+The protocol, and what must not cross: docs/papers/fedsage_plus.md#protocol. The client's equations are in
+``lit_models/neighgen*.py``, impairing and mending in ``datamodules``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What FedChem's objectives share: the plain loss in the first rounds, and a base loss to add to.
 
-Spec section 1: "round 0 uses the plain loss for every method". A stock Trainer has no rounds, so no warm-up either.
+Round 0 uses the plain loss, whatever the method (docs/papers/fedchem.md#warm-up). A stock Trainer has no rounds, so no
+warm-up either.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def test_clients_inherit_the_split_and_the_whole_graph_is_untouched():
         assert sorted(pairs) == sorted(whole.edge_index[:, kept].T.tolist())
     assert sorted(nodes) == list(range(120))
     assert torch.equal(module.data.x.to_dense(), whole.x.to_dense()) and whole.num_nodes == 120
-    # property i of specs/fedsage.md: no test node is trained on by anyone
+    # docs/papers/fedsage.md#split: no test node is trained on by anyone
     assert not bool((whole.train_mask & whole.test_mask).any() or (whole.train_mask & whole.val_mask).any())
 
 

@@ -1,4 +1,4 @@
-"""Impairing: the graph Γ by hand (T6), the edge cases of the specification's table, and counts on random graphs."""
+"""Impairing: the graph Γ by hand (T6), the cases of docs/papers/fedsage_plus.md#edge-cases, and counts on random graphs."""
 
 import pytest
 import torch

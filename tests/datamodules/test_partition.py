@@ -174,7 +174,7 @@ def test_metis_on_cora_is_the_published_partition(k, sha, cut):
 
 @pytest.mark.parametrize("k, low, high", [(3, 350, 600), (5, 450, 750), (10, 700, 1100)])
 def test_louvain_on_cora_loses_about_the_measured_edges(k, low, high):
-    # specs/fedsage.md 4.3 measured 457, 545 and 853 (three seeds, another Louvain)
+    # docs/papers/fedsage.md#partition has 457, 545 and 853 (three seeds, another Louvain)
     module = PlanetoidDataModule(root=real_data("planetoid", "Cora"), num_clients=k)
     module.setup()
     assert low < module.partition_record()["lost_edges"] < high

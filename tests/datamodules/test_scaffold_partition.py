@@ -1,4 +1,4 @@
-"""Scaffold groups, splits and the partitions of molecules among clients (FedChem spec sections 4 and 8, item 13)."""
+"""Scaffold groups, splits and the partitions of molecules among clients (docs/papers/fedchem.md#data)."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_labels_count_first_appearances():
      {.1: [274, 286, 286, 294], .5: [270, 286, 286, 298], 1: [261, 286, 286, 307]}),
 ])
 def test_official_partition_has_the_sizes_of_the_specification(path, column, groups, acyclic, sizes):
-    """Table of section 4: the authors' code, run there; the sum is one group (here one molecule) short."""
+    """The authors' code, run there; the sum is one group (here one molecule) short."""
     import pandas as pd
 
     smiles = pd.read_csv(DATA / path).iloc[:, column].tolist()

@@ -1,4 +1,4 @@
-"""The 74 + 13 features (FedChem spec sections 3 and 8, item 16), the table encoder, its cache and its bad rows."""
+"""The 74 + 13 features (docs/papers/fedchem.md#features), the table encoder, its cache and its bad rows."""
 from __future__ import annotations
 
 import random
@@ -21,7 +21,7 @@ SINGLE, DOUBLE, AROMATIC, CONJUGATED, RING, NONE, ANY, Z, E, LOOP = 0, 1, 3, 4, 
 
 
 def literal_features(mol):
-    """Section 3 written down a second time, from lists of choices, one atom and one bond at a time."""
+    """The features written down a second time, from lists of choices, one atom and one bond at a time."""
     def one_hot(value, choices):
         return [float(value == choice) for choice in choices]
 

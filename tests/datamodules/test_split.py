@@ -19,7 +19,7 @@ def test_stratified_rounds_per_class():
 
 
 def test_random_split_counts_of_cora():
-    # specs/fedpub.md section 2: 2485 nodes give 497 / 994 / 994
+    # docs/papers/fedpub.md#data: 2485 nodes give 497 / 994 / 994
     train, val, test = random_20_40_40(torch.zeros(2485, dtype=torch.long), seed=0)
     assert (int(train.sum()), int(val.sum()), int(test.sum())) == (497, 994, 994)
     assert_disjoint((train, val, test))

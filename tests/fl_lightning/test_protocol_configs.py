@@ -1,4 +1,4 @@
-"""FedChem's protocol (spec fedchem, section 4) is what each of its configs says; no run may differ from it by a slip."""
+"""FedChem's protocol (docs/papers/fedchem.md#server) is what each of its configs says; no run may differ from it by a slip."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""Encoders against hand values (spec T5), against plain PyG, and on degenerate graphs; sparse equals dense."""
+"""Encoders against hand values (docs/papers/fedsage.md#hand-values, T5), against plain PyG, and on degenerate graphs;
+sparse equals dense."""
 
 import pytest
 import torch

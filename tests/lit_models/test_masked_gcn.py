@@ -134,7 +134,7 @@ def test_names_and_initial_values():
 
 
 def test_number_of_parameters_on_cora():
-    """200,704 masks and 200,967 weights and biases (specs/fedpub.md 1.2)."""
+    """200,704 masks and 200,967 weights and biases (docs/papers/fedpub.md#model)."""
     encoder = MaskedGCN()
     encoder.build(1433, 7)
     masks = sum(mask.numel() for mask in named_masks(encoder).values())

@@ -75,7 +75,7 @@ def test_losses_of_standardised_labels_by_hand():
 
 
 def test_classification_losses_are_those_of_the_true_labels():
-    # specs/fedchem.md, section 8.12: true .126928 for (logit 2, y 1) and (-2, 0); official .664811 and 1.126928.
+    # docs/papers/fedchem.md#hand-values, 12: true .126928 for (logit 2, y 1) and (-2, 0); official .664811 and 1.126928.
     batch, logits = batch_of(["CCO", "C"], [[1.0], [0.0]]), torch.tensor([[2.0], [-2.0]])
     true = predictor("classification").losses(logits, batch).loss
     torch.testing.assert_close(true, torch.full((2, 1), 0.126928), atol=1e-6, rtol=0)
@@ -181,7 +181,7 @@ def test_the_monitored_metric_follows_loss_and_task():
 
 
 def test_divergence_by_hand():
-    # specs/fedchem.md, section 8.11: KL(.5 || .731059) = .120115, KL(.731059 || .5) = .110944.
+    # docs/papers/fedchem.md#hand-values, 11: KL(.5 || .731059) = .120115, KL(.731059 || .5) = .110944.
     one, zero = torch.tensor([[1.0]]), torch.tensor([[0.0]])
     batch = batch_of(["C"])
     module = predictor("classification")

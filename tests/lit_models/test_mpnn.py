@@ -31,7 +31,7 @@ def test_parameter_count(num_tasks, parameters):
 
 
 def reference_forward(model: MPNN, batch) -> torch.Tensor:
-    """Section 3 of the specification from PyG's and torch's own layers, with the weights of ``model``."""
+    """docs/papers/fedchem.md#mpnn from PyG's and torch's own layers, with the weights of ``model``."""
     conv = NNConv(64, 64, copy.deepcopy(model.conv.nn), aggr="add", root_weight=False)  # it draws new weights
     conv.nn.load_state_dict(model.conv.nn.state_dict())
     conv.bias.data = model.conv.bias.data

@@ -1,7 +1,7 @@
 """NeighGen as a module: phase 1, the exchange of phase 2 (T9, T11), mending (T12), and the edge cases of the table.
 
 References are written from the equations with `torch.cdist` and plain matrix products; mutants are the published codes'
-bugs (numbers as in the specification), put back to show that the oracle tells them apart.
+bugs (numbers as in docs/papers/fedsage_plus.md#deviations), put back to show that the oracle tells them apart.
 """
 
 import copy

@@ -53,7 +53,7 @@ def test_full_has_all_cells_of_the_paper_and_quick_is_a_part_of_its_settings(pat
 
 
 def test_the_searches_have_the_grids_of_the_paper():
-    """Spec fedchem, section 5."""
+    """docs/papers/fedchem.md#rivals."""
     plan = read_plan(ROOT / "configs" / "compare" / "fedchem_search.yaml", "quick")
     grids = {s.cell.method: [{k.split(".")[-1]: v for k, v in s.space.items()}, s.sampler, s.trials] for s in plan.searches}
     assert grids == {

@@ -1,4 +1,5 @@
-"""FedAvg: hand values (specs fedsage T8, fedchem 14), what it rejects, and in which precision it adds."""
+"""FedAvg: hand values (docs/papers/fedsage.md#hand-values T8, docs/papers/fedchem.md#hand-values 14), what it rejects, and in
+which precision it adds."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""FED-PUB's server equations: hand values O1, O2, O7, closed forms and properties (specs/fedpub.md, section 5)."""
+"""FED-PUB's server equations: hand values O1, O2, O7, closed forms and properties (docs/papers/fedpub.md#hand-values)."""
 
 import math
 

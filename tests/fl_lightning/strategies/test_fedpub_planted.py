@@ -1,7 +1,8 @@
 """FED-PUB's equations put together by hand, on a planted federation of two groups: does the similarity work?
 
 No federation engine here: networks, masks, embeddings and aggregation only, one full-batch Adam step a round. On Cora
-the similarity changes nothing measurable (specs/fedpub.md, section 0), so this is where it shows what it is for.
+the similarity changes nothing measurable (docs/papers/fedpub.md#what-the-similarity-does), so this is where it shows what it
+is for.
 """
 
 import pytest

@@ -1,4 +1,5 @@
-"""FedSage+ through the engine: what crosses (spec 1.4), equality with FedSage and with one process, resume, controls."""
+"""FedSage+ through the engine: what crosses (docs/papers/fedsage_plus.md#protocol), equality with FedSage and with one
+process, resume, controls."""
 
 import csv
 import json
@@ -67,7 +68,7 @@ def spied(tmp_path_factory):
 
 
 def test_only_the_whitelist_crosses(spied):
-    """T10: kinds, names and shapes of spec 1.4, and nothing else."""
+    """T10: kinds, names and shapes of docs/papers/fedsage_plus.md#protocol, and nothing else."""
     theta_f = {n: tuple(t.shape) for n, t in _generator().fgen.named_parameters()}
     classifier = {n: tuple(t.shape) for n, t in LitModel().state_dict().items()}
     kinds = set()

@@ -1,4 +1,5 @@
-"""FedProx by hand (spec section 8, 6 and 9): the term is live, leaves private parts out, composes, and can be off."""
+"""FedProx by hand (docs/papers/fedchem.md#hand-values, 6 and 9): the term is live, leaves private parts out, composes, and can be
+off."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FLIT and FLIT+ by hand (spec section 8, oracles 3 to 8, 15), reductions, and what the received model says."""
+"""FLIT and FLIT+ by hand (docs/papers/fedchem.md#hand-values, 3 to 8, 15), reductions, and what the received model says."""
 
 import copy
 import math

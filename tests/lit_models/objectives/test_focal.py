@@ -1,4 +1,4 @@
-"""Focal factor, moving average and FedFocal by hand: spec section 8, oracles 1, 2, 7, 8 and 15."""
+"""Focal factor, moving average and FedFocal by hand: docs/papers/fedchem.md#hand-values, 1, 2, 7, 8 and 15."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""MOON by hand: spec section 8, oracle 10 and 6, its memory, and the alignment of the three embeddings."""
+"""MOON by hand: docs/papers/fedchem.md#hand-values, 10 and 6, its memory, and the alignment of the three embeddings."""
 
 import copy
 import math

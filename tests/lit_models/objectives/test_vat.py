@@ -1,4 +1,4 @@
-"""Virtual adversarial training by hand: spec section 8, oracle 11 and 12, its invariances; it leaves no trace."""
+"""Virtual adversarial training by hand: docs/papers/fedchem.md#hand-values, 11 and 12, its invariances; it leaves no trace."""
 
 import math
 
