@@ -1,4 +1,4 @@
-"""The paper pages are true of the sources: each name and test that they cite exists, and each reference to them has a heading."""
+"""The paper pages are true of the sources: the names and tests that they cite exist, references to them have a heading."""
 
 import ast
 import re
@@ -17,7 +17,8 @@ SOURCES = [p for folder in ("fl_lightning", "lit_models", "datamodules", "tests"
 @cache
 def anchors(page: Path) -> set[str]:
     """Of the headings of a Markdown page, as GitHub and the site both make them."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL), re.MULTILINE)
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.lower())) for heading in headings}
 
 

@@ -1,5 +1,5 @@
-"""FedProx by hand (docs/papers/fedchem.md#hand-values, 6 and 9): the term is live, leaves private parts out, composes, and can be
-off."""
+"""FedProx by hand (docs/papers/fedchem.md#hand-values, 6 and 9): the term is live, leaves private parts out, composes, and
+can be off."""
 
 import pytest
 import torch
