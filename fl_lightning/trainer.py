@@ -28,6 +28,7 @@ from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.remote import AtSites, SiteData
+from fl_lightning.engine.replies import Expected, evaluate_reply, predict_reply
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import check_trainer_args
@@ -438,6 +439,7 @@ class _Run:
             {c: Payload(p.tensors, {**p.values, "stages": list(stages)}) for c, p in requests.items()},
             round,
             required=False,
+            expected=evaluate_reply(tuple(stages)),
         )
         summaries = {}
         for stage in stages:
@@ -490,9 +492,8 @@ class _Run:
             batches = self.local.predict(self.server_data)
             if batches is not None:
                 return {None: [named_outputs(batch) for batch in batches]}
-        replies = self.federation.call(
-            "predict", {c: strategy.evaluation(c) for c in self.clients}, self.state["round"]
-        )
+        requests = {c: strategy.evaluation(c) for c in self.clients}
+        replies = self.federation.call("predict", requests, self.state["round"], expected=predict_reply())
         result: dict[int | None, list[dict[str, Tensor]]] = {}
         for client, reply in replies.items():
             batches = {}
@@ -548,7 +549,9 @@ class _Run:
         if not wanted or self.server_data is None or self.entries.private:
             return None
         round = max(self.state["round"] - 1, 0)
-        replies = self.federation.call("model", {c: strategy.evaluation(c) for c in self.clients}, round, required=False)
+        requests = {c: strategy.evaluation(c) for c in self.clients}
+        whole = Expected(layout=self.entries.get(self.entries.shared))
+        replies = self.federation.call("model", requests, round, required=False, expected=whole)
         scores: list[float | None] = []
         for client in self.clients:
             metrics = None

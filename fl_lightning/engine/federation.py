@@ -9,6 +9,7 @@ from typing import Any
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.ledger import Ledger
 from fl_lightning.engine.messages import Message, NoReply, Payload, non_finite
+from fl_lightning.engine.replies import Expected, odd_ones_out
 from fl_lightning.engine.transport import Engine
 
 
@@ -36,16 +37,25 @@ class Federation:
     timeout: float | None = None
     failures: list[dict[str, Any]] = field(default_factory=list)
 
-    def call(self, kind: str, requests: Mapping[int, Payload], round: int, required: bool = True) -> dict[int, Payload]:
+    def call(
+        self,
+        kind: str,
+        requests: Mapping[int, Payload],
+        round: int,
+        required: bool = True,
+        expected: Expected | Mapping[int, Expected] | None = None,
+    ) -> dict[int, Payload]:
         """One protocol step: ``requests`` go to their clients; good replies come back in client order.
 
-        A client that errs, times out or sends a non-finite value is recorded in ``failures`` and left out.
+        A client that errs, times out, or sends a non-finite value or a reply that is not as ``expected`` is recorded in
+        ``failures`` and left out.
 
         Args:
             kind: Name of the client half's method.
             requests: One payload per client.
             round: Round number.
             required: Whether fewer than ``min_clients`` good replies fail the round.
+            expected: What a reply must hold, for all clients or for each.
 
         Raises:
             FederationError: If fewer than ``min_clients`` (or none of those asked) answered and ``required``.
@@ -56,15 +66,17 @@ class Federation:
         replies: dict[int, Payload] = {}
         reasons: dict[int, str] = {}
         for reply in self.engine.exchange(messages, self.timeout):
-            bad = non_finite(reply.payload.tensors)
-            if reply.error is not None:
-                reasons[reply.client] = reply.error
-            elif bad is not None:
-                reasons[reply.client] = f"non-finite values in `{bad}`"
+            wrong = reply.error or self._fault(reply.payload, expected, reply.client)
+            if wrong is not None:
+                reasons[reply.client] = wrong
             else:
                 replies[reply.client] = reply.payload
             if not isinstance(reply, NoReply):
                 self.ledger.record("up", reply)
+        if isinstance(expected, Expected) and expected.alike is not None:
+            odd = odd_ones_out({client: expected.alike(replies[client]) for client in sorted(replies)})
+            reasons |= odd
+            replies = {client: reply for client, reply in replies.items() if client not in odd}
         for client in sorted(reasons):
             self.reject(client, kind, round, reasons[client])
         needed = min(self.min_clients, len(requests))
@@ -77,6 +89,14 @@ class Federation:
                 [f for f in self.failures if f["round"] == round and f["kind"] == kind],
             )
         return {client: replies[client] for client in sorted(replies)}
+
+    @staticmethod
+    def _fault(payload: Payload, expected: Expected | Mapping[int, Expected] | None, client: int) -> str | None:
+        bad = non_finite(payload.tensors)
+        if bad is not None:
+            return f"non-finite values in `{bad}`"
+        own = expected.get(client) if isinstance(expected, Mapping) else expected
+        return None if own is None else own.fault(payload)
 
     def reject(self, client: int | None, kind: str, round: int, reason: str) -> None:
         """Record that a client (``None``: the server with its own data) was left out of a step."""

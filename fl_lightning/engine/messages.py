@@ -61,7 +61,8 @@ class Message:
     def nbytes(self) -> int:
         """Bytes of the tensors plus those of the values as JSON and of the error's text."""
         tensors = sum(t.numel() * t.element_size() for t in self.payload.tensors.values())
-        return tensors + len(_dump(self.payload.values).encode()) + len((self.error or "").encode())
+        values = json.dumps(self.payload.values, separators=(",", ":"))  # as received: a NaN in it is counted, too
+        return tensors + len(values.encode()) + len((self.error or "").encode())
 
     def encode(self) -> bytes:
         """Serialise: length of the header, JSON header, safetensors body."""

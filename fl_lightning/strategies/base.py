@@ -17,6 +17,7 @@ from torch import Tensor
 from fl_lightning.engine.client import ClientHalf
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
+from fl_lightning.engine.replies import Expected, fit_reply
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,21 @@ class Strategy:
         Returns:
             The metrics that each client logged while training.
         """
-        replies = federation.call("fit", {client: self.download(client) for client in clients}, round)
+        requests = {client: self.download(client) for client in clients}
+        replies = federation.call("fit", requests, round, expected=self.fit_reply())
         trained = {client: reply for client, reply in replies.items() if reply.values["num_samples"] > 0}
         self.histograms = summed_counts(reply.values.get("pictures", {}) for reply in trained.values())
         if trained:  # else every participant has nothing to train on: the model stays
             self.aggregate(federation, round, trained)
         return {client: reply.values["metrics"] for client, reply in trained.items()}
+
+    def uploads(self) -> Mapping[str, Tensor]:
+        """Names, shapes and dtypes of what a client uploads after training: by default the floating entries of `weights`."""
+        return {n: t for n, t in self.weights.items() if t.is_floating_point() or t.is_complex()}
+
+    def fit_reply(self) -> Expected:
+        """What a client's reply to ``fit`` must hold; any other is named and left out."""
+        return fit_reply(self.uploads())
 
     def download(self, client: int) -> Payload:
         """What a client receives before it trains."""

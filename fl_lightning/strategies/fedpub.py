@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ from fl_lightning.engine.client import Client, ClientHalf
 from fl_lightning.engine.entries import check_layout, rows_by_learners
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
+from fl_lightning.engine.replies import Expected, fit_reply
 from fl_lightning.engine.seeds import derive
 from fl_lightning.strategies.base import Strategy
 from lit_models.functional_embedding import functional_embedding
@@ -198,25 +200,11 @@ class FedPub(Strategy):
         return Payload(self._mixtures.get(client, self.weights))
 
     def aggregate(self, federation: Federation, round: int, replies: Mapping[int, Payload]) -> None:
-        expected = {name: self.weights[name] for name in self._names}
-        good: dict[int, Payload] = {}
-        for client, reply in replies.items():
-            tensors = {n: t for n, t in reply.tensors.items() if n != EMBEDDING}
-            wrong = check_layout(tensors, expected) or (
-                None if EMBEDDING in reply.tensors else "no functional embedding"
-            )
-            if wrong is None:
-                good[client] = reply
-            else:
-                federation.reject(client, "fit", round, f"its update does not fit the model: {wrong}")
-        if not good or len(good) < min(federation.min_clients, len(replies)):
-            failures = [f for f in federation.failures if f["round"] == round]
-            federation.fail("fit", round, len(good), federation.min_clients, failures)
-        clients = list(good)
-        embeddings = torch.stack([good[c].tensors[EMBEDDING] for c in clients])
+        clients = list(replies)
+        embeddings = torch.stack([replies[c].tensors[EMBEDDING] for c in clients])
         alpha = similarity_weights(embeddings, self.tau)
         stacked = torch.stack(
-            [torch.cat([good[c].tensors[n].reshape(-1).float() for n in self._names]) for c in clients]
+            [torch.cat([replies[c].tensors[n].reshape(-1).float() for n in self._names]) for c in clients]
         )
         mixed = personal_average(alpha, stacked)
         sizes = [self.weights[n].numel() for n in self._names]
@@ -227,7 +215,7 @@ class FedPub(Strategy):
                 **{n: part.reshape(self.weights[n].shape).to(self.weights[n].dtype) for n, part in parts},
             }
         similarity = cosine_similarity(embeddings)
-        self._mix_learnt_rows(good, similarity)
+        self._mix_learnt_rows(replies, similarity)
         self._last = {"clients": clients, "similarity": similarity, "alpha": alpha}
 
     def _mix_learnt_rows(self, replies: Mapping[int, Payload], similarity: Tensor) -> None:
@@ -243,6 +231,28 @@ class FedPub(Strategy):
                     mixed = personal_average(alpha, flat.float()).reshape(mixed.shape).to(own.dtype)
                 for client, part in zip(replies, mixed, strict=True):
                     self._mixtures[client][name][rows] = part
+
+    def fit_reply(self) -> Expected:
+        """The weights, and an embedding of the same width from each client."""
+        weights = {n: self.weights[n] for n in self._names}
+        expected = fit_reply(weights)
+
+        def fault(payload: Payload) -> str | None:
+            if payload.values["num_samples"] == 0:
+                return None
+            embedding = payload.tensors.get(EMBEDDING)
+            if embedding is None or embedding.dim() != 1 or not embedding.is_floating_point():
+                return "its update does not fit the model: no functional embedding (a vector of floats)"
+            wrong = check_layout({n: t for n, t in payload.tensors.items() if n != EMBEDDING}, weights)
+            return None if wrong is None else f"its update does not fit the model: {wrong}"
+
+        def alike(payload: Payload) -> dict[str, Hashable]:
+            things = {} if expected.alike is None else dict(expected.alike(payload))
+            if EMBEDDING in payload.tensors:
+                things["the width of the functional embedding"] = len(payload.tensors[EMBEDDING])
+            return things
+
+        return replace(expected, layout=None, tensors=fault, alike=alike)
 
     def state(self) -> dict[str, Tensor]:
         flat = {f"initial/{n}": t for n, t in self.weights.items()}

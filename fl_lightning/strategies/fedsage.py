@@ -15,7 +15,7 @@ The protocol, and what must not cross: docs/papers/fedsage_plus.md#protocol. The
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import lightning as L
@@ -30,6 +30,7 @@ from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.optimizer_state import flatten_optimizers, restore_optimizers
+from fl_lightning.engine.replies import Expected, figures_reply, positive_count
 from fl_lightning.engine.seeds import derive, stream
 from fl_lightning.strategies.base import Phase
 from fl_lightning.strategies.fedavg import FedAvg
@@ -166,28 +167,30 @@ class FedSagePlus(FedAvg):
         ]
 
     def _pretrain(self, federation: Federation, step: int) -> Mapping[str, float]:
-        return self._scalars(federation.call("pretrain", {c: Payload() for c in federation.clients}, step))
+        requests = {c: Payload() for c in federation.clients}
+        return self._scalars(federation.call("pretrain", requests, step, expected=figures_reply()))
 
     def _exchange(self, federation: Federation, step: int) -> Mapping[str, float]:
         queries: dict[int, Payload] = {}
         if self.alpha > 0:
-            replies = federation.call("query", {c: Payload() for c in federation.clients}, step)
+            requests = {c: Payload() for c in federation.clients}
+            replies = federation.call("query", requests, step, expected=query_reply())
             queries = {
                 c: r for c, r in replies.items() if r.tensors and int(r.tensors["counts"].sum()) >= self.min_batch
             }
         gradients: dict[int, dict[str, Tensor]] = {}
         if queries:
             requests = {j: self._questions(j, queries) for j in federation.clients}
-            answers = federation.call(
-                "peer_gradient", {j: p for j, p in requests.items() if p.tensors}, step, required=False
-            )
+            requests = {j: p for j, p in requests.items() if p.tensors}
+            layouts = {j: Expected(layout=_gradients(j, queries)) for j in requests}
+            answers = federation.call("peer_gradient", requests, step, required=False, expected=layouts)
             for reply in answers.values():  # in client order: float sums are the same on every engine
                 for name, tensor in reply.tensors.items():
                     asker, key = name.split("/", 1)
                     total = gradients.setdefault(int(asker), {})
                     total[key] = total[key] + tensor if key in total else tensor
         sums = {c: Payload(gradients.get(c, {})) for c in federation.clients}
-        return self._scalars(federation.call("exchange", sums, step))
+        return self._scalars(federation.call("exchange", sums, step, expected=figures_reply()))
 
     def _questions(self, peer: int, queries: Mapping[int, Payload]) -> Payload:
         """All other clients' queries, for one peer."""
@@ -199,7 +202,7 @@ class FedSagePlus(FedAvg):
         requests = {c: Payload() for c in federation.clients}
         if self.mending == "oracle":
             requests = {c: Payload({"counts": n, "features": x}) for c, (n, x) in self._oracle.items()}
-        return self._scalars(federation.call("mend", requests, step))
+        return self._scalars(federation.call("mend", requests, step, expected=figures_reply()))
 
     def _scalars(self, replies: Mapping[int, Payload]) -> dict[str, float]:
         """Per client, and the mean over clients that report a figure; pictures are kept for TensorBoard."""
@@ -208,6 +211,8 @@ class FedSagePlus(FedAvg):
         self._pictures = {}
         for client, reply in replies.items():
             for name, value in reply.values.get("metrics", {}).items():
+                if value is None:  # undefined there
+                    continue
                 result[f"clients/{client}/{name}"] = value
                 sums.setdefault(name, []).append(value)
             for name, table in reply.values.get("pictures", {}).items():
@@ -413,6 +418,38 @@ class FedSagePlusClient(ClientHalf):
         guess = predicted.round().clamp(0, generator.num_slots).long()
         table.index_put_((true, guess), torch.ones_like(true), accumulate=True)
         return Payload(values={"metrics": figures, "pictures": {"missing_true_by_predicted": table.tolist()}})
+
+
+def query_reply() -> Expected:
+    """U ``(B, d_z)``, counts ``(B,)`` of at least 1, fGen's weights and |V̄|, of the same sizes at all clients; or nothing."""
+
+    def fault(payload: Payload) -> str | None:
+        u, counts = payload.tensors.get("u"), payload.tensors.get("counts")
+        if u is None or u.dim() != 2 or not u.is_floating_point():
+            return "`u` of its query must be a matrix of floats"
+        if counts is None or counts.dtype != torch.int64 or counts.shape != u.shape[:1] or bool((counts < 1).any()):
+            return "`counts` of its query must be a whole number from 1 for each row of `u`"
+        rest = [n for n in payload.tensors if n not in ("u", "counts") and not n.startswith("theta_f/")]
+        return f"its query has unexpected entries: {', '.join(rest)}" if rest else None
+
+    def alike(payload: Payload) -> dict[str, Hashable]:
+        if not payload.tensors:
+            return {}
+        sizes = [(n, str(t.dtype), tuple(t.shape)) for n, t in payload.tensors.items() if n.startswith("theta_f/")]
+        return {"the width of `u`": payload.tensors["u"].shape[1], "the layout of fGen": tuple(sorted(sizes))}
+
+    return Expected(values={"num_nodes": positive_count}, tensors=fault, may_be_empty=True, alike=alike)
+
+
+def _gradients(peer: int, queries: Mapping[int, Payload]) -> dict[str, Tensor]:
+    """What a peer's answer looks like: a gradient for each weight of each other client's fGen."""
+    return {
+        f"{asker}/{name.removeprefix('theta_f/')}": tensor
+        for asker, query in queries.items()
+        if asker != peer
+        for name, tensor in query.tensors.items()
+        if name.startswith("theta_f/")
+    }
 
 
 def _slot_seed(client: Client, asker: int) -> int:

@@ -14,7 +14,7 @@ from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.settings import FederationSettings
 from fl_lightning.strategies import FedAvg, FedSagePlus
-from fl_lightning.strategies.fedavg import average
+from fl_lightning.strategies.averaging import average
 
 
 class Scripted(InProcess):

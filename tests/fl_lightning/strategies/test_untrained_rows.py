@@ -18,7 +18,7 @@ from fl_lightning.engine.entries import rows_by_learners
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.strategies import FedPub, FedSagePlus, LocalOnly
-from fl_lightning.strategies.fedavg import average, average_learnt
+from fl_lightning.strategies.averaging import average, average_learnt
 from fl_lightning.strategies.fedpub import EMBEDDING
 from lit_models import MPNN, GCNMolecule, GINMolecule, LitMoleculePredictor, SchNet
 

@@ -1,0 +1,59 @@
+"""Weighted means of clients' models, in float64 and cast back; of each row only over those who have trained it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fl_lightning.engine.entries import rows_by_learners
+
+
+def average(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:
+    r"""Weighted mean :math:`\sum_i w_i \theta_i / \sum_i w_i` of floating entries, in float64 and cast back.
+
+    Args:
+        models: Same entries in each, of the same shapes and dtypes; not modified.
+        weights: Non-negative, with a positive sum.
+
+    Raises:
+        ValueError: If the weights do not have a positive, finite sum.
+    """
+    total = float(sum(weights))
+    if not 0 < total < float("inf") or min(weights) < 0:
+        raise ValueError(f"The clients' weights must be non-negative with a positive sum, got {list(weights)}.")
+    result = {}
+    for name, first in models[0].items():
+        wide = torch.complex128 if first.is_complex() else torch.float64
+        mean = torch.zeros_like(first, dtype=wide)
+        for model, weight in zip(models, weights, strict=True):
+            mean.add_(model[name].to(wide), alpha=weight / total)
+        result[name] = mean.to(first.dtype)
+    return result
+
+
+def average_learnt(
+    models: Sequence[Mapping[str, Tensor]],
+    weights: Sequence[float],
+    untrained: Sequence[Mapping[str, Sequence[int]]],
+    before: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    r""":func:`average`, in which a model weighs nothing in the rows that it has not trained.
+
+    .. math:: \theta_r \leftarrow \sum_{i \in L_r} w_i \theta_{i,r} / \sum_{i \in L_r} w_i
+
+    where :math:`L_r` are the models that have trained row r.
+
+    Args:
+        models: As for :func:`average`.
+        weights: Positive.
+        untrained: Of each model, by entry, the rows (of the first dimension) that it has not trained.
+        before: What a row is that no model has trained; the same entries.
+    """
+    result = average(models, weights)
+    for name in sorted({name for told in untrained for name in told}):
+        for rows, learners in rows_by_learners(len(result[name]), [told.get(name, ()) for told in untrained]):
+            parts = [{name: models[i][name][rows]} for i in learners] or [{name: before[name][rows]}]
+            result[name][rows] = average(parts, [weights[i] for i in learners] or [1.0])[name]
+    return result

@@ -1,0 +1,384 @@
+"""Replies that say something wrong are named and left out, whatever the strategy; the others' round goes on."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from federations import CPU, Linear, clients, federate
+
+from fl_lightning import FedAvg, FederatedTrainer, FedPub, FedSagePlus
+from fl_lightning.engine.client import ClientHalf
+from fl_lightning.engine.errors import FederationError
+from fl_lightning.engine.federation import Federation
+from fl_lightning.engine.messages import Payload
+from fl_lightning.engine.replies import evaluate_reply, odd_ones_out, predict_reply
+from fl_lightning.strategies.fedpub import EMBEDDING
+
+INITIAL = {"w": torch.zeros(2, 3), "b": torch.zeros(2), "count": torch.zeros((), dtype=torch.int64)}
+STRATEGIES = {"FedAvg": FedAvg, "uniform": lambda: FedAvg("uniform"), "FedPub": FedPub, "FedSagePlus": FedSagePlus}
+
+
+class Scripted:
+    """An engine whose clients say what a script says; client 1 is the one that may lie."""
+
+    threads = 1
+
+    def __init__(self, good, bad=None):
+        self.good, self.bad = good, bad or {}
+
+    def exchange(self, messages, timeout):
+        for message in messages:
+            payload = self.good(message.kind, message.client)
+            if message.client == 1 and message.kind in self.bad:
+                payload = self.bad[message.kind](payload)
+            yield replace(message, payload=payload)
+
+
+def good(kind, client):
+    tensors = {"w": torch.full((2, 3), 1.0 + client), "b": torch.full((2,), 2.0 * client), EMBEDDING: torch.ones(4)}
+    return Payload(tensors, {"num_samples": 5, "metrics": {"loss": 0.5}, "pictures": {"weights": [1, 2, 3]}})
+
+
+def without_embedding(kind, client):
+    reply = good(kind, client)
+    return Payload({n: t for n, t in reply.tensors.items() if n != EMBEDDING}, reply.values)
+
+
+def values(**changed):
+    """The same reply with other values; ``...`` takes one away."""
+    def change(reply):
+        kept = {name: value for name, value in {**reply.values, **changed}.items() if value is not ...}
+        return Payload(reply.tensors, kept)
+
+    return change
+
+
+def tensors(**changed):
+    def change(reply):
+        return Payload({n: t for n, t in {**reply.tensors, **changed}.items() if t is not ...}, reply.values)
+
+    return change
+
+
+MALFORMED = {
+    "no number": values(num_samples=...),
+    "text": values(num_samples="many"),
+    "negative": values(num_samples=-5),
+    "huge": values(num_samples=1e308),
+    "beyond floats": values(num_samples=2**53 + 1),
+    "half a sample": values(num_samples=2.5),
+    "bool": values(num_samples=True),
+    "null": values(num_samples=None),
+    "a list of samples": values(num_samples=[5]),
+    "nan samples": values(num_samples=math.nan),
+    "no metrics": values(metrics=...),
+    "metrics are a list": values(metrics=[1]),
+    "metrics are null": values(metrics=None),
+    "metrics are a number": values(metrics=0.5),
+    "a metric is text": values(metrics={"loss": "low"}),
+    "a metric is a list": values(metrics={"loss": [0.5]}),
+    "a metric is a bool": values(metrics={"loss": True}),
+    "a metric is infinite": values(metrics={"loss": math.inf}),
+    "pictures are a list": values(pictures=[1]),
+    "a picture is a number": values(pictures={"weights": 3}),
+    "a picture is empty": values(pictures={"weights": []}),
+    "a picture has another length": values(pictures={"weights": [1, 2]}),
+    "a picture of halves": values(pictures={"weights": [1, 2.5, 3]}),
+    "a picture of negatives": values(pictures={"weights": [1, -2, 3]}),
+    "a picture is a table": values(pictures={"weights": [[1, 2, 3]]}),
+    "untrained is a list": values(untrained_rows=[0]),
+    "untrained of no entry": values(untrained_rows={"other": [0]}),
+    "untrained of no row": values(untrained_rows={"w": [2]}),
+    "untrained twice": values(untrained_rows={"w": [1, 1]}),
+    "untrained of a scalar": values(untrained_rows={"count": [0]}),
+    "values are a list": lambda reply: Payload(reply.tensors, [1]),
+    "another shape": tensors(w=torch.zeros(3, 2)),
+    "another type": tensors(w=torch.zeros(2, 3, dtype=torch.float64)),
+    "an entry is missing": tensors(b=...),
+    "an entry too many": tensors(mask=torch.zeros(2)),
+    "not a number": tensors(w=torch.full((2, 3), torch.nan)),
+    "infinite": tensors(b=torch.tensor([0.0, torch.inf])),
+    "nothing": lambda reply: Payload(),
+}
+EMBEDDINGS = {
+    "no embedding": tensors(**{EMBEDDING: ...}),
+    "another width": tensors(**{EMBEDDING: torch.ones(3)}),
+    "a matrix": tensors(**{EMBEDDING: torch.ones(2, 2)}),
+    "whole numbers": tensors(**{EMBEDDING: torch.ones(4, dtype=torch.int64)}),
+}
+
+
+def one_round(strategy, bad=None, min_clients=1):
+    strategy.start({name: tensor.clone() for name, tensor in INITIAL.items()}, ())
+    script = good if isinstance(strategy, FedPub) else without_embedding
+    federation = Federation(Scripted(script, bad), "run", (0, 1, 2), min_clients=min_clients)
+    metrics = strategy.round(federation, 0, (0, 1, 2))
+    return federation, metrics
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_malformed_reply_is_named_and_left_out(name, what):
+    strategy = STRATEGIES[name]()
+    federation, metrics = one_round(strategy, {"fit": MALFORMED[what]})
+    assert [(f["client"], f["kind"], f["round"]) for f in federation.failures] == [(1, "fit", 0)]
+    assert list(metrics) == [0, 2]
+    result = strategy.download(0).tensors  # clients 0 and 2 have (1, 0) and (3, 4): equal weights, and for FedPub equal models
+    torch.testing.assert_close(result["w"], torch.full((2, 3), 2.0))
+    torch.testing.assert_close(result["b"], torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize("what", EMBEDDINGS)
+def test_a_malformed_embedding_is_named_and_left_out(what):
+    federation, metrics = one_round(FedPub(), {"fit": EMBEDDINGS[what]})
+    assert [f["client"] for f in federation.failures] == [1] and list(metrics) == [0, 2]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_good_replies_are_all_taken(name):
+    federation, metrics = one_round(STRATEGIES[name]())
+    assert federation.failures == [] and list(metrics) == [0, 1, 2]
+
+
+def test_a_client_with_nothing_to_train_on_sends_no_tensors():
+    federation, metrics = one_round(FedPub(), {"fit": lambda reply: Payload(values={"num_samples": 0, "metrics": {}})})
+    assert federation.failures == [] and list(metrics) == [0, 2]
+
+
+def test_the_reasons_say_what_was_needed_and_found():
+    federation, _ = one_round(FedAvg(), {"fit": values(num_samples=-5)})
+    reason = federation.failures[0]["reason"]
+    assert reason == "`num_samples` of its reply must be a whole number from 0 to 9007199254740992, but is -5"
+    federation, _ = one_round(FedAvg(), {"fit": values(pictures={"weights": [1, 2]})})
+    assert federation.failures[0]["reason"] == "the number of bins of `weights` is 2 in its reply and 3 in the others'"
+
+
+def test_too_few_good_replies_end_the_round():
+    wanted = r"step `fit`: 2 client\(s\) answered, 3 needed(.|\n)*client 1: its reply has no `metrics`"
+    with pytest.raises(FederationError, match=wanted):
+        one_round(FedAvg(), {"fit": values(metrics=...)}, min_clients=3)
+
+
+# ---- FedSage+'s exchange ------------------------------------------------------------------------------------------------
+
+
+def exchange(kind, client):
+    weights = {"theta_f/out.weight": torch.ones(2, 3), "theta_f/out.bias": torch.ones(2)}
+    if kind == "query":
+        return Payload({"u": torch.ones(40, 4), "counts": torch.ones(40, dtype=torch.int64), **weights}, {"num_nodes": 50})
+    if kind == "peer_gradient":
+        grad = {name.removeprefix("theta_f/"): t * (client + 1) for name, t in weights.items()}
+        return Payload({f"{asker}/{name}": t for asker in range(3) if asker != client for name, t in grad.items()})
+    return Payload(values={"metrics": {"count_loss": 0.5}, "pictures": {"table": [[1, 2], [3, 4]]}})
+
+
+QUERIES = {
+    "no counts": tensors(counts=...),
+    "counts of zero": tensors(counts=torch.zeros(40, dtype=torch.int64)),
+    "float counts": tensors(counts=torch.ones(40)),
+    "too few counts": tensors(counts=torch.ones(39, dtype=torch.int64)),
+    "u is a vector": tensors(u=torch.ones(40)),
+    "u of another width": tensors(u=torch.ones(40, 5)),
+    "a weight is missing": tensors(**{"theta_f/out.bias": ...}),
+    "a weight of another shape": tensors(**{"theta_f/out.bias": torch.ones(3)}),
+    "something else": tensors(x=torch.ones(2)),
+    "no nodes": values(num_nodes=0),
+    "no number of nodes": values(num_nodes=...),
+}
+ANSWERS = {
+    "a gradient is missing": lambda reply: Payload(dict(list(reply.tensors.items())[1:])),
+    "of another shape": tensors(**{"0/out.bias": torch.ones(3)}),
+    "of another type": tensors(**{"0/out.bias": torch.ones(2, dtype=torch.float64)}),
+    "for nobody": tensors(**{"7/out.bias": torch.ones(2)}),
+    "for itself": tensors(**{"1/out.bias": torch.ones(2)}),
+}
+FIGURES = {"metrics are a list": values(metrics=[1]), "a ragged table": values(pictures={"table": [[1], [3, 4]]}),
+           "another table": values(pictures={"table": [[1]]})}  # fmt: skip
+
+
+class Recording(Scripted):
+    """Keeps what the clients were asked."""
+
+    def exchange(self, messages, timeout):
+        self.asked = {**getattr(self, "asked", {}), messages[0].kind: {m.client: m.payload for m in messages}}
+        yield from super().exchange(messages, timeout)
+
+
+def exchange_step(bad=None):
+    engine = Recording(exchange, bad)
+    federation = Federation(engine, "run", (0, 1, 2))
+    strategy = FedSagePlus()
+    strategy.start({}, ())
+    return federation, engine, strategy._exchange(federation, 0)
+
+
+def test_the_sum_of_the_peers_gradients_arrives():
+    # Client 0 gets what 1 and 2 say, 2 + 3; client 1 gets 1 + 3; client 2 gets 1 + 2.
+    federation, engine, _ = exchange_step()
+    assert federation.failures == []
+    for client, total in enumerate((5.0, 4.0, 3.0)):
+        sums = engine.asked["exchange"][client].tensors
+        assert torch.equal(sums["out.weight"], torch.full((2, 3), total))
+        assert torch.equal(sums["out.bias"], torch.full((2,), total))
+
+
+@pytest.mark.parametrize("what", QUERIES)
+def test_a_malformed_query_reaches_no_peer(what):
+    federation, engine, _ = exchange_step({"query": QUERIES[what]})
+    assert [(f["client"], f["kind"]) for f in federation.failures if f["kind"] == "query"] == [(1, "query")]
+    asked = engine.asked["peer_gradient"]
+    assert not any(name.startswith("1/") for payload in asked.values() for name in payload.tensors)
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_a_malformed_answer_is_in_no_sum(what):
+    federation, engine, _ = exchange_step({"peer_gradient": ANSWERS[what]})
+    assert [(f["client"], f["kind"]) for f in federation.failures] == [(1, "peer_gradient")]
+    assert torch.equal(engine.asked["exchange"][0].tensors["out.bias"], torch.full((2,), 3.0))  # client 2's alone
+    assert torch.equal(engine.asked["exchange"][1].tensors["out.bias"], torch.full((2,), 4.0))
+
+
+@pytest.mark.parametrize("what", FIGURES)
+def test_malformed_figures_are_in_no_mean(what):
+    federation, _, figures = exchange_step({"exchange": FIGURES[what]})
+    assert [(f["client"], f["kind"]) for f in federation.failures] == [(1, "exchange")]
+    assert {name for name in figures if name.startswith("clients/")} == {"clients/0/count_loss", "clients/2/count_loss"}
+
+
+# ---- evaluation and predictions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [{}, {"val": [1]}, {"val": {"loss": "low"}}, {"val": 0.5}, {"test": {"loss": 1.0}}])
+def test_a_malformed_evaluation_is_named_and_the_run_goes_on(tmp_path, bad):
+    class Half(ClientHalf):
+        def evaluate(self, client, request):
+            reply = super().evaluate(client, request)
+            return Payload(values=bad) if client.id == 1 else reply
+
+    class Strange(FedAvg):
+        def client_half(self):
+            return Half()
+
+    fed = federate(tmp_path, data=clients((10, 12, 14)), strategy=Strange(), num_rounds=1)
+    assert {(f["client"], f["kind"]) for f in fed.results["failures"]} == {(1, "evaluate")}
+    scores = fed.results["last"]["val"]["per_client"]
+    assert scores[1] is None and scores[0] is not None and scores[2] is not None
+    assert (fed.run_dir / "results.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Payload({"output": torch.ones(2)}), Payload({"x/output": torch.ones(2)}), Payload({"1/output": torch.ones(2)}),
+     Payload({"0/output": torch.ones(2), "2/output": torch.ones(2)})],
+)  # fmt: skip
+def test_predictions_come_batch_by_batch(reply):
+    assert predict_reply().fault(reply).startswith("its predictions must be tensors named")
+    assert predict_reply().fault(Payload({"0/output": torch.ones(2), "1/output": torch.ones(1)})) is None
+    assert predict_reply().fault(Payload()) is None
+
+
+def test_undefined_scores_are_no_fault():
+    expected = evaluate_reply(("val", "test"))
+    assert expected.fault(Payload(values={"val": None, "test": {"auroc": None, "loss": 1}})) is None
+    assert expected.fault(Payload(values={"val": None})) == "its reply has no `test`"
+
+
+def test_of_equally_many_the_first_clients_thing_counts():
+    assert odd_ones_out({0: {"bins": 3}, 4: {"bins": 5}}) == {4: "bins is 5 in its reply and 3 in the others'"}
+    assert odd_ones_out({0: {"bins": 3}, 4: {"bins": 5}, 7: {"bins": 5}}) == {0: "bins is 3 in its reply and 5 in the others'"}
+    assert odd_ones_out({0: {"a": 1}, 1: {"b": 2}, 2: {}}) == {}
+
+
+def test_replies_are_reduced_in_the_order_of_the_clients():
+    """Float sums depend on their order; the order in which replies arrive must not show."""
+    sums = []
+    for arrival in ((0, 1, 2), (2, 0, 1)):
+        class Shuffled(Scripted):
+            def exchange(self, messages, timeout, arrival=arrival):
+                replies = list(super().exchange(messages, timeout))
+                yield from (replies[i] for i in arrival)
+
+        strategy = FedAvg()
+        strategy.start({"w": torch.zeros(1), "b": torch.zeros(1)}, ())
+        big = {0: 1e17, 1: 1.0, 2: -1e17}
+
+        def script(kind, client, big=big):
+            tensors = {"w": torch.tensor([big[client]], dtype=torch.float64).float(), "b": torch.zeros(1)}
+            return Payload(tensors, {"num_samples": 1 + client, "metrics": {}})
+
+        federation = Federation(Shuffled(script), "run", (0, 1, 2))
+        assert list(federation.call("fit", {c: Payload() for c in range(3)}, 0)) == [0, 1, 2]
+        strategy.round(federation, 0, (0, 1, 2))
+        sums.append(strategy.weights["w"])
+    assert torch.equal(*sums)
+
+
+def test_weights_stay_with_their_clients_when_one_is_left_out():
+    # n = 1, 5, 3; client 1 is left out: (1 * 1 + 3 * 3) / 4 = 2.5.
+    def script(kind, client):
+        reply = without_embedding(kind, client)
+        return Payload(reply.tensors, {**reply.values, "num_samples": (1, 5, 3)[client]})
+
+    strategy = FedAvg()
+    strategy.start({name: tensor.clone() for name, tensor in INITIAL.items()}, ())
+    strategy.round(Federation(Scripted(script, {"fit": tensors(b=...)}), "run", (0, 1, 2)), 0, (0, 1, 2))
+    assert torch.equal(strategy.weights["w"], torch.full((2, 3), 2.5))
+
+
+# ---- rows in which a client has learnt nothing ----------------------------------------------------------------------------
+
+
+class TwoTasks(Linear):
+    """Two independent outputs; a table with one column of labels has none of the second task."""
+
+    def __init__(self, lr=0.05):
+        super().__init__(lr)
+        self.net = torch.nn.Linear(3, 2)
+        self.seen = 2
+
+    def training_step(self, batch, batch_idx):
+        self.seen = 2 if len(batch[0]) == 10 else 1  # the site with 10 rows has both tasks
+        return sum((self(batch[0])[:, task] - (task + 1) * batch[1][:, 0]).square().mean() for task in range(self.seen))
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", (self(batch[0])[:, :1] - batch[1]).square().mean())
+
+    test_step = validation_step
+
+    def untrained_rows(self):
+        rows = torch.tensor([False, self.seen < 2])
+        return {"net.weight": rows, "net.bias": rows}
+
+
+@pytest.mark.parametrize("weighting", ["num_samples", "uniform"])
+def test_a_task_of_one_site_is_learnt_as_if_that_site_were_alone(tmp_path, weighting):
+    """The rows of the second task, bit for bit, with 0, 1 and 4 sites beside that have no label of it."""
+    first, second = [], []
+    for sizes in ((10,), (10, 12), (10, 12, 7, 9, 8)):
+        fed = federate(tmp_path, TwoTasks, clients(sizes, held_out=0), strategy=FedAvg(weighting), num_rounds=3)
+        first.append(fed.module.net.weight[0].detach().clone())
+        second.append(torch.cat([fed.module.net.weight[1], fed.module.net.bias[1:]]).detach().clone())
+    assert torch.equal(second[0], second[1]) and torch.equal(second[0], second[2])
+    assert not torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])  # the first task is everybody's
+
+
+def test_a_task_of_nobody_stays_as_it_was(tmp_path):
+    torch.manual_seed(0)
+    initial = TwoTasks().net.weight[1].detach().clone()
+    fed = federate(tmp_path, TwoTasks, clients((12, 7)), num_rounds=2)
+    assert torch.equal(fed.module.net.weight[1], initial)
+
+
+def test_what_a_client_has_not_learnt_is_in_the_ledger(tmp_path):
+    fed = federate(tmp_path, TwoTasks, clients((10, 12)), num_rounds=1)
+    lines = [line for line in (fed.run_dir / "ledger.jsonl").read_text().splitlines() if '"up"' in line and '"fit"' in line]
+    assert ["untrained_rows" in line for line in lines] == [False, True]
+
+
+def test_a_private_row_is_not_spoken_of(tmp_path):
+    fed = FederatedTrainer(
+        num_rounds=1, seed=0, private=["net.weight"], trainer={**CPU, "logger": False, "default_root_dir": str(tmp_path)}
+    )
+    results = fed.fit(TwoTasks(), clients((10, 12)))
+    assert results["failures"] == []
