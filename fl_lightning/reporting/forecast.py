@@ -3,9 +3,11 @@
     down of a round   what the strategy gives each participant
     up of a round     the floating-point entries of it: a client sends back what it received
     evaluation        what the strategy gives every client, once per validated round, and twice at the end
+    before round 1    what the strategy says of its phases (`Strategy.phase_costs`)
+    each on global    every client's model, once, where it is scored on the server's data
 
-Not counted: the few bytes of plain values in each message, steps before the first round (FedSage+'s generators), what a
-strategy sends up besides, and the memory of a step's activations.
+Not counted: the plain values in each message, what a strategy sends up besides (FED-PUB's embedding), and the memory of a
+step's activations.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from fl_lightning.engine.sampling import number_of_participants
 from fl_lightning.schema import agreed_schema
 from fl_lightning.settings import FederationSettings
 
+NOT_COUNTED = "Not counted: the plain values in messages, and the memory that a training step itself takes."
+
 
 def forecast(
     module: L.LightningModule, datamodule: Any, settings: FederationSettings, data_bytes: int
-) -> dict[str, int | float]:
+) -> dict[str, int | float | str]:
     """Bytes sent and kept.
 
     Args:
@@ -37,10 +41,11 @@ def forecast(
         data_bytes: What the data take.
 
     Returns:
-        ``parameters``, ``model_bytes``; ``bytes_down_per_round``, ``bytes_up_per_round``, ``bytes_total`` (all rounds with
-        evaluations); ``memory_data``, ``memory_model`` (weights, gradients and Adam's two moments), ``memory_messages`` (one
-        round's replies), ``memory_clients`` (a whole model for each client where models are personal), ``memory_now`` (this
-        process) and ``memory_total``, in bytes.
+        ``parameters``, ``model_bytes``; ``bytes_before_rounds`` (phases), ``bytes_down_per_round``, ``bytes_up_per_round``,
+        ``bytes_total`` (phases, and all rounds with evaluations); ``memory_data`` (with mended graphs), ``memory_model``
+        (weights, gradients and Adam's two moments), ``memory_messages`` (of one round, or of the largest step before),
+        ``memory_clients`` (a whole model for each client where models are personal; a phase's private state), ``memory_now``
+        (this process) and ``memory_total``, in bytes; ``note``, what cannot be known.
 
     Raises:
         ValueError: What the run itself would refuse before round 1.
@@ -63,22 +68,28 @@ def forecast(
     up = sum(map(nbytes, floats)) / len(clients) * chosen
     asked = sum(nbytes(strategy.evaluation(client).tensors) for client in range(len(clients)))
     evaluations = math.ceil(settings.num_rounds / settings.check_val_every_n_rounds) + 2
+    scored = settings.score_each_on_global
+    scored = getattr(strategy, "score_on_global", False) if scored is None else scored
+    each = asked + len(clients) * nbytes(entries.get(entries.shared)) if scored and not entries.private else 0
+    phases = strategy.phase_costs(clients)
     model = nbytes(module.state_dict())
     memory = {
-        "memory_data": data_bytes,
+        "memory_data": data_bytes + phases.data,
         "memory_model": 4 * model,
-        "memory_messages": round(down + up),
-        "memory_clients": len(clients) * model if strategy.personal or entries.private else 0,
+        "memory_messages": max(round(down + up), phases.messages),
+        "memory_clients": phases.clients + (len(clients) * model if strategy.personal or entries.private else 0),
         "memory_now": peak_rss_bytes(),
     }
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
         "model_bytes": model,
+        "bytes_before_rounds": phases.up + phases.down,
         "bytes_down_per_round": round(down),
         "bytes_up_per_round": round(up),
-        "bytes_total": round(settings.num_rounds * (down + up) + evaluations * asked),
+        "bytes_total": round(phases.up + phases.down + settings.num_rounds * (down + up) + evaluations * asked + each),
         **memory,
         "memory_total": sum(memory.values()) - data_bytes,  # the data are in memory now
+        "note": f"{phases.note} {NOT_COUNTED}".strip(),
     }
 
 

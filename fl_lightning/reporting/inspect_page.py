@@ -14,8 +14,8 @@ from fl_lightning.reporting.inspection import named_client
 from fl_lightning.reporting.page import page
 from fl_lightning.reporting.summary import Row
 
-FORECAST = ("bytes_down_per_round", "bytes_up_per_round", "bytes_total", "memory_data", "memory_model", "memory_messages",
-            "memory_clients", "memory_total")  # fmt: skip
+FORECAST = ("bytes_before_rounds", "bytes_down_per_round", "bytes_up_per_round", "bytes_total", "memory_data", "memory_model",
+            "memory_messages", "memory_clients", "memory_total")  # fmt: skip
 MOST_ROWS = 1000
 MOST_CLIENTS = 60
 
@@ -35,7 +35,7 @@ def inspection_page(title: str, report: Mapping[str, Any], clients: Mapping[str,
     sections: list[tuple[str, str, Sequence[Row]]] = [
         ("Clients", "One row each; labels are counts of classes.", _rows(clients)),
         ("Links", "Lines of the table of links, and what is among them.", facts),
-        ("Forecast", "What the run will send and keep; see the figure for what is counted.", _forecast_rows(report)),
+        ("Forecast", "What the run will send and keep. " + _note(report), _forecast_rows(report)),
         ("Labels", "Of each task and client.", _task_rows(report)),
         ("Found out, not given", "Say otherwise in the config.", [{"notice": note} for note in report.get("notices", [])]),
         ("Rows left out", _of(report["dropped_rows"]), report["dropped_rows"][:MOST_ROWS]),
@@ -85,7 +85,12 @@ def _forecast_rows(report: Mapping[str, Any]) -> list[Row]:
         {"what": name.replace("_", " "), "bytes" if name != "parameters" else "number": value,
          "": "" if name == "parameters" else readable(value)}
         for name, value in values.items()
+        if name != "note"
     ]  # fmt: skip
+
+
+def _note(report: Mapping[str, Any]) -> str:
+    return (report.get("forecast") or {}).get("note", "")
 
 
 def _label_shares(report: Mapping[str, Any]) -> Figure | None:
@@ -196,8 +201,7 @@ def _forecast(report: Mapping[str, Any]) -> Figure | None:
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.25)
         axes.set_xlabel("MB")
-        caption = ("Forecast of bytes sent (all clients together) and of memory, without a step's activations and without "
-                   "steps before the first round.")  # fmt: skip
+        caption = f"Forecast of bytes sent (all clients together) and of memory. {_note(report)}"
         return Figure("forecast", caption, _svg(canvas))
 
 

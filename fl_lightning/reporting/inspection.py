@@ -85,8 +85,10 @@ def inspect_data(
     if "links" in report:
         say("links: " + ", ".join(f"{key} {value}" for key, value in report["links"].items()))
     if "forecast" in report:
-        say("forecast: " + ", ".join(f"{key.replace('_', ' ')} {value if key == 'parameters' else readable(value)}"
-                                     for key, value in report["forecast"].items()))  # fmt: skip
+        numbers = {key: value for key, value in report["forecast"].items() if key != "note"}
+        shown = (f"{k.replace('_', ' ')} {value if k == 'parameters' else readable(value)}" for k, value in numbers.items())
+        say("forecast: " + ", ".join(shown))
+        say(f"forecast: {report['forecast']['note']}")
     for note in report.get("notices", []):
         say(f"notice: {note}")
     for drop in report["dropped_rows"][:SHOWN_ROWS]:

@@ -35,6 +35,27 @@ class Phase:
     step: Callable[[Federation, int], Mapping[str, float]]
 
 
+@dataclass(frozen=True)
+class PhaseCosts:
+    """What the phases before the rounds send and keep, in bytes, as far as it is known before they start.
+
+    Args:
+        up: Sent by all clients together.
+        down: Sent to them.
+        data: By how much the clients' data grow.
+        messages: The messages of the largest step.
+        clients: Private state of all clients.
+        note: What is not known, for the user.
+    """
+
+    up: int = 0
+    down: int = 0
+    data: int = 0
+    messages: int = 0
+    clients: int = 0
+    note: str = ""
+
+
 class Strategy:
     """Base class.
 
@@ -76,6 +97,10 @@ class Strategy:
     def phases(self) -> list[Phase]:
         """Phases before the rounds; none by default."""
         return []
+
+    def phase_costs(self, datamodules: Sequence[L.LightningDataModule]) -> PhaseCosts:
+        """What the phases send and keep, for ``inspect``; after :meth:`check`. Nothing by default."""
+        return PhaseCosts()
 
     def round(self, federation: Federation, round: int, clients: Sequence[int]) -> dict[int, dict[str, float]]:
         """One round with these participants.

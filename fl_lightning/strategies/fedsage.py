@@ -32,9 +32,10 @@ from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.optimizer_state import flatten_optimizers, restore_optimizers
 from fl_lightning.engine.replies import Expected, figures_reply, positive_count
 from fl_lightning.engine.seeds import derive, stream
-from fl_lightning.strategies.base import Phase
+from fl_lightning.strategies.base import Phase, PhaseCosts
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fedpub import heat_map
+from fl_lightning.strategies.fedsage_costs import phase_costs
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen_generators import peer_gradient
 
@@ -103,6 +104,7 @@ class FedSagePlus(FedAvg):
         self.alpha, self.min_batch, self.mending = alpha, min_batch, mending
         self.counts, self.draws, self.holdout, self.diagnostics = counts, draws, holdout, diagnostics
         self._pictures: dict[str, Any] = {}
+        self._oracle: dict[int, tuple[Tensor, Tensor]] = {}
 
     def client_half(self) -> ClientHalf:
         return FedSagePlusClient(self)
@@ -165,6 +167,9 @@ class FedSagePlus(FedAvg):
             Phase("exchange", self.exchange_rounds, self._exchange),
             mending,
         ]
+
+    def phase_costs(self, datamodules: Sequence[L.LightningDataModule]) -> PhaseCosts:
+        return phase_costs(self, datamodules, self._oracle)
 
     def _pretrain(self, federation: Federation, step: int) -> Mapping[str, float]:
         requests = {c: Payload() for c in federation.clients}

@@ -5,11 +5,13 @@ import json
 import re
 import sys
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 import torch
 from federations import CPU
+from torch_geometric.data import Data
 
 from datamodules import GraphCSVDataModule, MoleculeCSVDataModule, SyntheticCitationDataModule
 from fl_lightning import FedAvg, FederatedTrainer
@@ -17,8 +19,9 @@ from fl_lightning.cli import main
 from fl_lightning.reporting.forecast import forecast, readable
 from fl_lightning.reporting.inspection import client_columns, inspect_data
 from fl_lightning.settings import FederationSettings
-from fl_lightning.strategies import FedPub, LocalOnly
-from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNodeClassifier, MaskedGCN
+from fl_lightning.strategies import FedPub, FedSagePlus, LocalOnly
+from fl_lightning.strategies.base import PhaseCosts
+from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNeighGen, LitNodeClassifier, MaskedGCN
 
 
 class Tags(HTMLParser):
@@ -76,6 +79,7 @@ def test_the_page_of_a_graph(tmp_path):
     text = " ".join(tags.text)
     assert "a graph <of mine>" in text and all(f["message"] in text and f["remedy"] in text for f in found)
     assert any(line.startswith("forecast: parameters") for line in said)
+    assert "forecast: Not counted: the plain values in messages, and the memory that a training step itself takes." in said
 
 
 def test_the_page_of_molecules_of_several_sites(tmp_path):
@@ -100,6 +104,8 @@ def test_the_page_of_molecules_of_several_sites(tmp_path):
         (FedAvg(), GraphSAGE, {"clients_per_round": 2}),
         (FedAvg(), GraphSAGE, {"check_val_every_n_rounds": 2}),
         (LocalOnly(score_on_global=False), GraphSAGE, {}),
+        (LocalOnly(), GraphSAGE, {"num_rounds": 1}),
+        (FedAvg(), GraphSAGE, {"num_rounds": 1, "score_each_on_global": True}),
         (FedPub(), MaskedGCN, {}),
     ],
 )
@@ -114,6 +120,71 @@ def test_the_ledger_confirms_the_forecast(tmp_path, strategy, encoder, options):
     evaluation = told["bytes_down_per_round"] * 3 / options.get("clients_per_round", 3)  # the best round may be the last
     assert sent["up"] + sent["down"] - 20_000 <= told["bytes_total"] <= sent["up"] + sent["down"] + evaluation
     assert told["parameters"] == sum(p.numel() for p in module.parameters())
+
+
+SMALL = {"hidden_channels": [8, 4], "embedding_channels": 8}
+QUICK = {"pretrain_steps": 1, "draws": 1, "exchange_rounds": 2, "diagnostics": False, "min_batch": 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "within"),
+    [
+        ({"hide_portion": 0.5}, 0.2),  # so many are missing that everybody asks
+        ({"mending": "oracle"}, 0.02),
+        ({"exchange_rounds": 0}, 0.02),
+        ({"alpha": 0.0}, 0.02),
+        ({"counts": "known", "mending": "mean"}, 0.02),
+    ],
+)
+def test_the_ledger_confirms_what_the_phases_of_fedsage_plus_send(tmp_path, options, within):
+    data = SyntheticCitationDataModule(num_nodes=120, num_classes=2, num_features=600, blocks_per_class=2, num_clients=3)
+    data.setup()
+    generator = LitNeighGen(GraphSAGE(hidden_channels=8, num_layers=2), **SMALL)
+    options = {**QUICK, **options, "generator": generator}
+    module, settings = LitNodeClassifier(GraphSAGE(hidden_channels=16)), {"num_rounds": 1, "strategy": FedSagePlus(**options)}
+    told = forecast(module, data, FederationSettings(**settings), 0)
+    fed = FederatedTrainer(trainer={**CPU, "logger": False, "default_root_dir": str(tmp_path)}, seed=0, **settings)
+    sent = fed.fit(module, data)["bytes"]
+    before = sum(sent["by_kind"].get(kind, 0) for kind in ("pretrain", "query", "peer_gradient", "exchange", "mend"))
+    assert told["bytes_before_rounds"] == pytest.approx(before, rel=within, abs=3000)
+    assert ("at most" in told["note"]) == (options.get("mending") is None)
+
+
+def test_costs_of_the_exchange_by_hand():
+    """Three clients of 20 nodes, 4 hidden; fGen: 2 x 3 + 3 and 3 x 2 + 2 numbers (F = 1, 2 slots), 17 x 4 = 68 bytes."""
+    clients = [client_of_a_ring(20) for _ in range(3)]
+    generator = LitNeighGen(GraphSAGE(hidden_channels=2), embedding_channels=2, num_slots=2, hidden_channels=[3])
+    costs = FedSagePlus(generator=generator, hide_portion=0.2, exchange_rounds=5, min_batch=32).phase_costs(clients)
+    question = 16 * (2 * 4 + 8)  # rows that are not hidden: two floats and a count
+    query, asked, answered, summed = 3 * (68 + question), 2 * 3 * (68 + question), 2 * 3 * 68, 3 * 68
+    assert (costs.up, costs.down) == (5 * (query + answered), 5 * (asked + summed))
+    assert costs.messages == query + answered + summed
+    assert costs.data == 3 * (4 * (20 + 8) + 16 * (40 + 16))  # 0.2 of 40 directed links are 8 new nodes
+    # 15 rows of 2 slots are fewer than 32 vectors: nobody ever asks. A graph too small to hide a node has no generator.
+    few = FedSagePlus(generator=generator, hide_portion=0.25, min_batch=32).phase_costs(clients)
+    assert (few.up, few.down) == (0, 0) and few.data > 0
+    for none in ({"hide_portion": 0.0}, {"mending": "none"}):
+        assert FedSagePlus(generator=generator, **none).phase_costs(clients) == PhaseCosts()
+    alone = FedSagePlus(generator=generator, hide_portion=0.2, exchange_rounds=1).phase_costs(clients[:1])
+    assert (alone.up, alone.down) == (68 + question, 0)
+
+
+def client_of_a_ring(num_nodes):
+    there = torch.arange(num_nodes)
+    back = (there + 1) % num_nodes
+    edges = torch.cat([torch.stack([there, back]), torch.stack([back, there])], dim=1)
+    data = Data(x=torch.ones(num_nodes, 1), edge_index=edges, num_nodes=num_nodes)
+    return SimpleNamespace(data=data, schema={"num_features": 1, "num_classes": 2})
+
+
+def test_memory_counts_the_mended_graphs():
+    data = SyntheticCitationDataModule(num_nodes=120, num_classes=2, num_features=600, blocks_per_class=2, num_clients=3)
+    data.setup()
+    module = LitNodeClassifier(GraphSAGE(hidden_channels=4))
+    settings = [FederationSettings(num_rounds=1, strategy=FedSagePlus(mending=m)) for m in ("none", "generator")]
+    none, some = (forecast(module, data, each, 10) for each in settings)
+    assert none["memory_data"] == 10 and some["memory_data"] > 4 * 600 * 120
+    assert some["memory_total"] - none["memory_total"] > some["memory_data"] - 10 + some["memory_clients"]
 
 
 def test_bytes_to_be_read():
