@@ -1,6 +1,7 @@
 # make demo    set up, then local / federated / central training on an embedded graph
 # make test    set up, then the whole test suite
 # make lint    set up, then ruff
+# make docs    set up, then the docs site in site/; a warning is an error
 # make constraints   ask pip whether constraints.txt can be solved with every extra
 # make clean   remove the environment
 
@@ -15,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 # Quiet if all goes well; once more, with everything pip says, if not.
 quietly = $(1) -qq $(2) || $(1) $(2)
 
-.PHONY: demo test lint constraints clean
+.PHONY: demo test lint docs constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -26,8 +27,11 @@ test: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check .
 
+docs: $(VENV)/.installed-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 constraints: $(VENV)/.installed-test
-	@$(call quietly,$(PIP),--dry-run -e ".[flower,metis,parquet,search,test]")
+	@$(call quietly,$(PIP),--dry-run -e ".[docs,flower,metis,parquet,search,test]")
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=...")'
@@ -43,5 +47,9 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@$(call quietly,$(PIP),-e ".[test]")
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@$(call quietly,$(PIP),-e ".[docs]")
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -31,6 +31,17 @@ def test_readme_python_runs(tmp_path, monkeypatch):
     assert best.keys() == loaded.keys() and all(torch.equal(best[name], loaded[name]) for name in best)
 
 
+def test_the_tutorial_for_an_own_module_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "own_module"}
+    for code in blocks("docs/own_module.md"):
+        exec(compile(code, "docs/own_module.md", "exec"), names)
+    assert names["results"]["test"]["mean"] < 0.1 and names["trainer"].run_dir.name == "version_0"
+    sent = (names["personal"].run_dir / "ledger.jsonl").read_text()
+    assert "layer.weight" in sent and "layer.bias" not in sent
+    assert "layer" not in (names["alone"].run_dir / "ledger.jsonl").read_text()
+
+
 @pytest.fixture(scope="module")
 def examples() -> dict:
     names: dict = {"__name__": "extending"}
