@@ -1,19 +1,162 @@
-"""What a run is put together from, checked before anything is trained: the module, the clients' data, what tells them apart."""
+"""What a run is put together from, checked before anything is trained: module, clients' data, what is shared, what tells
+runs apart. One home for the trainer, Flower's sites and the forecast."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fl_lightning.engine.client import LocalSettings
+from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.local import set_up
+from fl_lightning.engine.remote import AtSites, SiteData
 from fl_lightning.engine.samples import count_samples
+from fl_lightning.engine.sampling import number_of_participants
+from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import check_package
-from fl_lightning.settings import describe
+from fl_lightning.reporting.left_out import LeftOut
+from fl_lightning.schema import agreed_schema
+from fl_lightning.settings import FederationSettings, describe
 
 Data = L.LightningDataModule | Sequence[L.LightningDataModule]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Module and data of a run.
+
+    Args:
+        module: The module, with its layers.
+        given: The data as the caller gave them.
+        server_data: The server's data module, if any.
+        datamodules: The clients'.
+        sizes: Training samples of each client.
+        entries: The module's entries, shared and private.
+        private: Patterns of the private ones.
+        shared: What a client elsewhere must have the same.
+        left_out: The rows of the data that cannot be used.
+    """
+
+    module: L.LightningModule
+    given: Data
+    server_data: L.LightningDataModule | None
+    datamodules: Sequence[L.LightningDataModule]
+    sizes: Sequence[int]
+    entries: Entries
+    private: tuple[str, ...]
+    shared: Mapping[str, Any]
+    left_out: LeftOut
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Ids of all clients."""
+        return tuple(range(len(self.datamodules)))
+
+    @property
+    def empty(self) -> list[int]:
+        """Clients without a training sample."""
+        return [client for client in self.clients if self.sizes[client] == 0]
+
+    @property
+    def here(self) -> dict[int, L.LightningDataModule]:
+        """Data modules of the clients that are not at sites elsewhere."""
+        return {client: data for client, data in enumerate(self.datamodules) if not isinstance(data, SiteData)}
+
+    @property
+    def data(self) -> Data:
+        """The server's data module, or a list of the clients'."""
+        return self.datamodules if self.server_data is None else self.server_data
+
+    def identity(self, settings: FederationSettings, seed: int, config: Any, trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run must have in common with the checkpoint that it goes on from, as a checkpoint gives it back."""
+        identity = {
+            "config": config or described(self.module, trainer_args),
+            "federation": settings.describe(),
+            "seed": seed,
+            "clients": len(self.datamodules),
+            "data": fingerprint(self.given, self.datamodules, self.sizes),
+        }
+        return json.loads(json.dumps(identity, default=str))
+
+    def local_settings(
+        self, settings: FederationSettings, seed: int, identity: Mapping[str, Any], trainer_args: Mapping[str, Any]
+    ) -> LocalSettings:
+        """What every client is told of the run."""
+        return LocalSettings(
+            run=hashlib.sha256(repr(identity).encode()).hexdigest()[:12],
+            seed=seed,
+            num_rounds=settings.num_rounds,
+            trainer_args=trainer_args,
+            private=self.private,
+            carry_optimizer_state=bool(settings.carry_optimizer_state),
+            shared=self.shared,
+        )
+
+
+def assemble(
+    module: L.LightningModule, datamodule: Data, settings: FederationSettings, seed: int, config: Any, trains: bool = True
+) -> Assembly:
+    """Set the data up, build the module for them, and check that they fit each other and, to train, that enough can be used.
+
+    Raises:
+        ValueError: In the user's YAML names.
+    """
+    check_module(module)
+    shared = {"config": config, "federation": settings.describe()}
+    if isinstance(datamodule, AtSites):
+        server_data, datamodules = None, settings.engine.remote_clients(shared)
+    else:
+        server_data, datamodules = client_data(datamodule, seed)
+    left_out = LeftOut.of(datamodules if server_data is None else server_data)
+    if trains:
+        left_out.check(settings.max_dropped_share)
+    build_layers(module, agreed_schema(server_data, datamodules), seed)
+    private = private_patterns(module, settings)
+    entries = Entries(module, private)
+    if not entries.shared and not entries.private:
+        raise ValueError(
+            f"`model: {type(module).__name__}` has no parameters yet. Create its layers in `__init__` (not in "
+            "`configure_model` or `setup`), or in `build(schema)`."
+        )
+    check_participation(settings, len(datamodules))
+    if settings.score_each_on_global and (entries.private or server_data is None):
+        raise ValueError(
+            "`federation.score_each_on_global` uploads whole models to score them on the server's data, but "
+            + ("some entries are private." if entries.private else "the server has no data.")
+            + " Leave it out."
+        )
+    sizes = sizes_of(datamodules)
+    if not any(sizes):
+        raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
+    return Assembly(module, datamodule, server_data, datamodules, sizes, entries, private, shared, left_out)
+
+
+def build_layers(module: L.LightningModule, schema: Mapping[str, Any] | None, seed: int) -> None:
+    """Layers for data of this schema, of a module that makes them in ``build``; the same weights wherever it is done."""
+    if hasattr(module, "build") and schema is not None:
+        with stream(seed, "initial weights"):
+            module.build(schema)  # type: ignore[operator]  # a method
+
+
+def private_patterns(module: L.LightningModule, settings: FederationSettings) -> tuple[str, ...]:
+    """Patterns of entries that never leave a client: the user's and the module's."""
+    return tuple(settings.private) + tuple(getattr(module, "private_entries", ()))
+
+
+def check_participation(settings: FederationSettings, number: int) -> None:
+    """Can a round have as many answers as it needs?"""
+    taking_part = number_of_participants(settings.clients_per_round, number)
+    if settings.min_clients > taking_part:
+        raise ValueError(
+            f"`federation.min_clients` = {settings.min_clients}, but only {taking_part} of {number} "
+            "clients take part in a round (`federation.clients_per_round`)."
+        )
 
 
 def check_module(module: L.LightningModule) -> None:

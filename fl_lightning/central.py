@@ -15,7 +15,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fl_lightning.assembly import check_module
+from fl_lightning.assembly import build_layers, check_module
 from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.rehearsal import Rehearsal
@@ -117,10 +117,7 @@ def fit_centrally(
     datamodule.setup("fit")
     left_out = LeftOut.of(datamodule)
     left_out.check(max_dropped_share)
-    schema = getattr(datamodule, "schema", None)
-    if hasattr(module, "build") and schema is not None:
-        with stream(seed, "initial weights"):
-            module.build(schema)
+    build_layers(module, getattr(datamodule, "schema", None), seed)
     chooses = Monitor.of(module, monitor, monitor_mode)
     local_args = {key: trainer_args.get(key) for key in ("accelerator", "precision")}
     chooses.check(Rehearsal(module, local_args, seed).logged_in_validation([datamodule], chooses.metric))

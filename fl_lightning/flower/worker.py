@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from fl_lightning.assembly import build_layers, private_patterns
 from fl_lightning.cli import FederatedCLI
 from fl_lightning.engine.client import LocalSettings, Worker
 from fl_lightning.engine.ledger import Ledger
@@ -25,7 +26,6 @@ from fl_lightning.engine.local import quiet, set_up
 from fl_lightning.engine.messages import Message, NoReply, Payload
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.samples import count_samples
-from fl_lightning.engine.seeds import stream
 from fl_lightning.flower.contact import agreed, closest, tensors_sha256, version_error
 from fl_lightning.flower.processes import frames
 from fl_lightning.flower.site_config import SiteConfig
@@ -124,15 +124,13 @@ class SiteWorker:
         set_up(own, "fit", trainer.seed, client)
         schema = whole.schema if self.config.whole_data else getattr(own, "schema", None)
         module, strategy = copy.deepcopy(cli.model), trainer.settings.strategy
-        if hasattr(module, "build") and schema is not None:
-            with stream(trainer.seed, "initial weights"):
-                module.build(schema)
+        build_layers(module, schema, trainer.seed)
         strategy.check(module, [own], whole if self.config.whole_data else None)
         self._schema, self._initial = schema, tensors_sha256(module.state_dict())
         rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed)
         rehearsal.check_lone_batches({client: own})
         rehearsal.check_optimizers_and_callbacks({client: own})
-        private = tuple(trainer.settings.private) + tuple(getattr(module, "private_entries", ()))
+        private = private_patterns(module, trainer.settings)
         settings = LocalSettings(
             run="",
             seed=trainer.seed,

@@ -20,6 +20,7 @@ from typing import Any
 import lightning as L
 from torch import Tensor
 
+from fl_lightning.assembly import private_patterns
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.memory import peak_rss_bytes
 from fl_lightning.engine.sampling import number_of_participants
@@ -57,7 +58,7 @@ def forecast(
     build: Any = getattr(module, "build", None)
     if build is not None and schema is not None:
         build(schema)
-    entries = Entries(module, (*settings.private, *getattr(module, "private_entries", ())))
+    entries = Entries(module, private_patterns(module, settings))
     strategy.check(module, clients, datamodule)
     strategy.start(entries.get(entries.shared), entries.private)
 

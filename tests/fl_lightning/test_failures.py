@@ -261,7 +261,7 @@ def test_a_half_made_run_closes_its_engine(tmp_path, monkeypatch):
             closed.append(True)
             super().close()
 
-    monkeypatch.setattr("fl_lightning.trainer.RunFolder", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("fl_lightning.run_files.RunFolder", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         federate(tmp_path, engine=Watched())
     assert closed == [True]

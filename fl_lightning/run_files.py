@@ -1,0 +1,120 @@
+"""The files of a run: its folder, its checkpoints, and what it goes on from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+
+from fl_lightning.assembly import Assembly
+from fl_lightning.engine import checkpoint
+from fl_lightning.engine.errors import ResumeError
+from fl_lightning.engine.federation import Federation
+from fl_lightning.engine.transport import Engine
+from fl_lightning.reporting.given import given, run_config, write_config
+from fl_lightning.reporting.run_folder import RunFolder
+from fl_lightning.run_state import Best, RunState
+from fl_lightning.settings import FederationSettings
+from fl_lightning.strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from fl_lightning.trainer import FederatedTrainer
+
+LOG = logging.getLogger("fl_lightning")
+
+
+class RunFiles:
+    """Reads the checkpoint to go on from, if any, and then opens the run's folder.
+
+    Args:
+        source: The checkpoint's folder; ``None`` begins anew.
+        identity: What the checkpoint must have been made with.
+        settings: Whether to go on all the same, and how many checkpoints are kept.
+
+    Attributes:
+        home: The run's folder that ``source`` lies in; ``None`` if it lies in none.
+        folder, checkpoints: After :meth:`open`.
+
+    Raises:
+        ResumeError: If the checkpoint was made with something else.
+    """
+
+    folder: RunFolder
+    checkpoints: checkpoint.Checkpoints
+
+    def __init__(self, source: Path | None, identity: Mapping[str, Any], settings: FederationSettings) -> None:
+        self.source, self.settings = source, settings
+        self.tensors: dict[str, Tensor] = {}
+        self.values: dict[str, Any] = {}
+        self.home: Path | None = None
+        if source is None:
+            return
+        self.tensors, self.values = checkpoint.read(source)
+        self.home = checkpoint.run_of(source)
+        lines = checkpoint.difference(self.values["identity"], dict(identity))
+        if lines and not settings.force:
+            raise ResumeError(
+                f"`{source}` was made with another configuration, other clients or other data:\n  "
+                + "\n  ".join(lines)
+                + "\nUse the same, or `--federation.force true` to go on all the same."
+            )
+
+    def open(self, trainer: FederatedTrainer, assembly: Assembly, writes: bool) -> None:
+        """Open the run's folder: a new one, or the checkpoint's, cut to where it was then; a temporary one if nothing is
+        to be written."""
+        self.writes, self.scratch = writes, not writes or trainer.fast_dev_run or rank_zero_only.rank != 0
+        self.folder = RunFolder(
+            trainer.root,
+            trainer.name,
+            trainer.logger,
+            scratch=self.scratch,
+            resume=None if self.scratch else self.home,
+            purge_step=None if self.home is None or self.values["round"] == 0 else self.values["round"],
+            keep_rows=0 if self.home is None else self.values["metrics_rows"],
+        )
+        if writes:
+            trainer.run_dir = None if self.scratch else self.folder.path
+        self.checkpoints = checkpoint.Checkpoints(self.folder.path / "checkpoints", self.settings.keep_last)
+        if not self.scratch and self.home is None:
+            self._begin(trainer, assembly)
+
+    def _begin(self, trainer: FederatedTrainer, assembly: Assembly) -> None:
+        """What a new folder says of the run before its first round."""
+        module: Any = assembly.module
+        record = getattr(assembly.given, "partition_record", None)
+        if record is not None:
+            self.folder.write_json("partition.json", record())
+        if trainer.run_config is None:  # else the command line writes it
+            config = run_config(trainer.seed, self.settings, trainer.trainer_args, module, assembly.data)
+            write_config(self.folder.path / "config.yaml", config)
+        if getattr(module, "_log_hyperparams", False):  # as Lightning asks: not after `save_hyperparameters(logger=False)`
+            for logger in self.folder.loggers:
+                logger.log_hyperparams(given(module.hparams_initial))
+
+    def go_on(self, strategy: Strategy, engine: Engine, federation: Federation) -> RunState:
+        """Everything as it was when the checkpoint was written, and the ledger open; a new state without a checkpoint."""
+        ledger, path = federation.ledger, self.folder.path / "ledger.jsonl"
+        if self.source is None:
+            ledger.open(path)
+            return RunState()
+        state, source = RunState.from_json(self.values["state"]), self.source
+        best = state.best.checkpoint
+        if self.writes and (self.home is None or self.scratch):  # what lies around it is somebody else's, or not to be touched
+            if not self.scratch:
+                LOG.warning("`%s` lies in no run's folder. The run goes on in `%s`; its ledger and metrics begin there.",
+                            source, self.folder.path)  # fmt: skip
+            source = self.checkpoints.adopt(source, checkpoint.name_of(self.values), best)
+        elif not self.scratch:
+            self.checkpoints.forget_after(source.name)
+        if best is not None and not (self.checkpoints.directory / best).is_dir():  # from an older one: it is gone
+            state.best = Best()
+        strategy.load_state(self.tensors)
+        engine.load(source)
+        federation.failures = self.values["failures"]
+        ledger.restore(self.values["ledger"])
+        ledger.open(path, None if self.scratch or self.home is None else self.values["ledger_end"])
+        return state
