@@ -21,7 +21,7 @@ from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.trainer_args import check_trainer_args
-from fl_lightning.engine.transport import ClientSpec
+from fl_lightning.engine.transport import ClientSpec, Engine
 from fl_lightning.evaluation import Evaluation
 from fl_lightning.reporting.monitor import Monitor, is_better, selection_value
 from fl_lightning.reporting.progress import Progress
@@ -29,6 +29,7 @@ from fl_lightning.reporting.results import Results
 from fl_lightning.run_files import RunFiles
 from fl_lightning.run_state import Best
 from fl_lightning.settings import FederationSettings
+from fl_lightning.strategies.base import Strategy
 
 
 class FederatedTrainer:
@@ -177,7 +178,10 @@ class _Run:
     ) -> None:
         self.started = time.perf_counter()
         self.trainer, self.settings = trainer, trainer.settings
-        settings, strategy, seed = self.settings, self.settings.strategy, trainer.seed
+        settings, seed = self.settings, trainer.seed
+        self.strategy: Strategy = settings.strategy  # type: ignore[assignment]  # never None after `__post_init__`
+        self.engine: Engine = settings.engine  # type: ignore[assignment]  # nor this
+        strategy = self.strategy
         self.all = assemble(module, datamodule, settings, seed, trainer.run_config, trains=write)
         strategy.check(module, list(self.all.here.values()), self.all.server_data)
         self.monitor = Monitor.of(module, settings.monitor, settings.monitor_mode)
@@ -190,7 +194,6 @@ class _Run:
         local = LocalTrainer(module, trainer.trainer_args, seed)
         local.check()
         self.phases = strategy.phases()
-        self.engine = settings.engine
         told = self.all.local_settings(settings, seed, self.identity, trainer.trainer_args)
         # A copy: the server's module takes the global weights, and a client may be set up anew in any round.
         self.engine.start(ClientSpec(copy.deepcopy(module), strategy.client_half(), self.all.datamodules, told))
@@ -220,7 +223,7 @@ class _Run:
                     state.train_seconds += time.perf_counter() - begin
                     self.folder.log(metrics, state.step, prefix=f"{phase.name}/")
                     if self.folder.tensorboard is not None:
-                        self.settings.strategy.log_phase(self.folder.tensorboard, phase.name, state.step)
+                        self.strategy.log_phase(self.folder.tensorboard, phase.name, state.step)
                     state.step += 1
                     self._save()
                     done(None)
@@ -238,7 +241,7 @@ class _Run:
         up, down = ledger.up, ledger.down
         number = number_of_participants(self.settings.clients_per_round, len(self.all.clients))
         chosen = participants(self.all.clients, number, self.trainer.seed, round)
-        trained = self.settings.strategy.round(self.federation, round, chosen)
+        trained = self.strategy.round(self.federation, round, chosen)
         seconds = time.perf_counter() - begin
         self.state.train_seconds += seconds
         scalars: dict[str, Any] = {f"clients/{c}/{k}": v for c, metrics in trained.items() for k, v in metrics.items()}
@@ -256,11 +259,10 @@ class _Run:
             "seconds/round": time.perf_counter() - begin,
         }
         self.folder.log(scalars, round)
-        matrices = self.settings.strategy.matrices()
-        if matrices:
+        if matrices := self.strategy.matrices():
             self.folder.write_json("matrices.json", {"round": round, **matrices})
         if self.folder.tensorboard is not None:
-            self.settings.strategy.log_round(self.folder.tensorboard, round)
+            self.strategy.log_round(self.folder.tensorboard, round)
         return shown
 
     def _rehearse(self) -> None:
@@ -278,7 +280,7 @@ class _Run:
         state = self.state.as_json()
         path = self.checkpoints.save(
             checkpoint.name_of({"state": state}),
-            self.settings.strategy.state(),
+            self.strategy.state(),
             {
                 "identity": self.identity,
                 "round": self.state.round,
@@ -294,8 +296,6 @@ class _Run:
         )
         self.engine.checkpointed(path)
 
-    # ---- the end --------------------------------------------------------------------------------------------------
-
     @property
     def last_round(self) -> int:
         """The last round that was finished, counted from 0; 0 before the first."""
@@ -303,7 +303,7 @@ class _Run:
 
     def finish(self) -> dict[str, Any]:
         """Score the last round and the best one, write results.json, leave the best global model in the module."""
-        best, strategy = self.state.best, self.settings.strategy
+        best, strategy = self.state.best, self.strategy
         last = self.evaluation.summaries(("val", "test"), self.last_round, tolerant=True)
         chosen = last
         if best.checkpoint not in (None, f"round_{self.state.round - 1:05d}") and best.round is not None:
@@ -312,8 +312,7 @@ class _Run:
             self.engine.load(source)
             chosen = self.evaluation.summaries(("val", "test"), best.round, tolerant=True)
         each = self._each_on_global()
-        weights = strategy.global_weights()
-        if weights is not None:
+        if (weights := strategy.global_weights()) is not None:
             self.all.entries.set(weights)
         return Results(
             name=self.trainer.name,
@@ -339,13 +338,12 @@ class _Run:
     def _each_on_global(self) -> list[float | None] | None:
         wanted = self.settings.score_each_on_global
         if wanted is None:
-            wanted = getattr(self.settings.strategy, "score_on_global", False)
+            wanted = getattr(self.strategy, "score_on_global", False)
         if not wanted or self.all.server_data is None or self.all.entries.private:
             return None
         return self.evaluation.each_on_global(self.last_round)
 
     def close(self) -> None:
         """Free the clients and files."""
-        self.engine.close()
-        self.federation.ledger.close()
-        self.folder.close()
+        for held in (self.engine, self.federation.ledger, self.folder):
+            held.close()
