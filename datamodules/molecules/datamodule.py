@@ -20,8 +20,9 @@ from datamodules.molecules import findings as tell
 from datamodules.molecules import partition as shares
 from datamodules.molecules import split as splits
 from datamodules.molecules.cache import default_cache_dir
+from datamodules.molecules.contradictions import contradiction_findings
 from datamodules.molecules.encode import FRAGMENTS
-from datamodules.molecules.featuriser import NUM_ATOM_FEATURES, NUM_BOND_FEATURES
+from datamodules.molecules.featuriser import FEATURISER, NUM_ATOM_FEATURES, NUM_BOND_FEATURES
 from datamodules.molecules.loaders import ClientMoleculeDataModule, MoleculeLoaders, content_sha256, label_statistics
 from datamodules.molecules.scaffold import ACYCLIC, scaffold_labels
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, check_policy, molecule_set
@@ -242,13 +243,15 @@ class MoleculeDataModule(MoleculeLoaders):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What a model needs: ``task``, ``num_tasks``, ``atom_features``, ``bond_features`` (both 0 without bonds),
+        """What a model needs, and sites must have alike: ``task``, ``num_tasks``, ``task_names`` and ``units`` in the order of
+        the labels, ``atom_features``, ``bond_features`` (both 0 without bonds), ``featuriser`` (what these numbers mean),
         ``positions`` (whether there are some), ``metric`` (``rmse``, ``mae`` or ``auroc``); with ``normalize_labels`` also
         ``label_mean`` and ``label_std``, lists of ``num_tasks`` numbers."""
         packed, bonds = self.molecules.packed, "atom" in self.molecules.packed.nodes
         schema: dict[str, Any] = {
             "task": self.task, "num_tasks": packed.y.size(1), "atom_features": NUM_ATOM_FEATURES if bonds else 0,
-            "bond_features": NUM_BOND_FEATURES if bonds else 0, "positions": "pos" in packed.nodes, "metric": self.metric}
+            "bond_features": NUM_BOND_FEATURES if bonds else 0, "positions": "pos" in packed.nodes, "metric": self.metric,
+            "task_names": self.task_names, "units": self.units, "featuriser": FEATURISER if bonds else "atomic numbers"}
         if self.normalize_labels:
             schema["label_mean"], schema["label_std"] = label_statistics(packed.y[self._train])
         return schema
@@ -315,7 +318,8 @@ class MoleculeDataModule(MoleculeLoaders):
                                       "given to no client, as in the authors' code.", "`data.init_args.partition: "
                                       "scaffold_lda` gives all of them away."))
         found += tell.client_findings(members, self.batch_size, tv, tv_iid)
-        found += tell.duplicate_findings(molecules, self._split_parts, self._client_parts, self.acyclic)
+        found += tell.duplicate_findings(molecules, self._split_parts, self._client_parts, self.acyclic, classes)
+        found += contradiction_findings(molecules, self._split_parts, self._client_parts, classes)
         found += tell.label_findings(y, names, classes, self._split_parts, members,
                                      [parts["test"] for parts in self._client_parts])
         return {
@@ -354,7 +358,7 @@ def _check_values(y: np.ndarray, molecules: MoleculeSet) -> None:
     wrong = np.argwhere(np.abs(np.nan_to_num(y, nan=0.0, posinf=np.inf)) > LARGEST_LABEL)
     if len(wrong):
         position, task = wrong[0]
-        raise ValueError(f"row {int(molecules.packed.sample_id[position])} has label {y[position, task]:g} for task "
+        raise ValueError(f"{molecules.where(position)} has label {y[position, task]:g} for task "
                          f"`{molecules.task_names[task]}`, whose square no 32-bit number holds ({len(wrong)} such labels, the "
                          f"largest allowed is {LARGEST_LABEL:g}). Correct it, or give the column in another unit.")
 
@@ -362,8 +366,8 @@ def _check_values(y: np.ndarray, molecules: MoleculeSet) -> None:
 def _check_classes(y: np.ndarray, molecules: MoleculeSet) -> None:
     wrong = np.argwhere(~(np.isnan(y) | (y == 0) | (y == 1)))
     if len(wrong):
-        position, task = wrong[0]
-        raise ValueError(f"row {int(molecules.packed.sample_id[position])} has label {y[position, task]:g} for task "
-                         f"`{molecules.task_names[task]}`, but the labels of a classification are 0, 1 or blank "
-                         f"({len(wrong)} such labels). Write a column of 0 and 1 for each class, or set "
+        told = "; ".join(f"{molecules.where(position)} has label {y[position, task]:g} for task "
+                         f"`{molecules.task_names[task]}`" for position, task in wrong[:3])
+        raise ValueError(f"{told}; but the labels of a classification are 0, 1 or blank "
+                         f"({len(wrong)} such labels). Correct them, write a column of 0 and 1 for each class, or set "
                          "`data.init_args.task: regression` for measurements.")

@@ -31,6 +31,7 @@ BOND_TYPES = (BondType.SINGLE, BondType.DOUBLE, BondType.TRIPLE, BondType.AROMAT
 BOND_STEREO = tuple(getattr(BondStereo, f"STEREO{name}") for name in ("NONE", "ANY", "Z", "E", "CIS", "TRANS"))
 NUM_ATOM_FEATURES = 74
 NUM_BOND_FEATURES = 13
+FEATURISER = "DGL-LifeSci canonical"  # what the numbers below mean; another meaning needs another name
 CONJUGATED, IN_RING, SELF_LOOP = 1 << 4, 1 << 5, 1 << 12
 
 _SYMBOL = {name: i for i, name in enumerate(SYMBOLS)}

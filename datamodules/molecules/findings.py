@@ -67,7 +67,7 @@ def split_findings(split: Mapping[str, np.ndarray], wanted: Sequence[int]) -> li
 
 
 def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray], clients: Sequence[Mapping[str, np.ndarray]],
-                       acyclic: str = "group") -> list[Finding]:
+                       acyclic: str = "group", classification: bool = False) -> list[Finding]:
     """Molecules that occur more than once (by canonical SMILES): within a client, in several clients, and in both the
     training and an evaluation part, where they flatter the score.
 
@@ -76,8 +76,11 @@ def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray], 
         split: Positions of the server's parts.
         clients: Positions of each client's ``train``, ``val`` and ``test`` part.
         acyclic: The data module's option; with ``spread``, a split by scaffold may part equal molecules.
+        classification: Whether labels are classes, of which there is no average.
     """
     found = []
+    merge = "Keep one row of each." if classification else ("Average the labels of repeated measurements, or keep one row of "
+                                                            "each.")
     name = np.array(molecules.canonical, dtype=object)
     members = [parts["train"] for parts in clients]
     for client, part in enumerate(members):
@@ -85,7 +88,7 @@ def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray], 
         if repeats:
             found.append(finding("duplicates_in_client", client, repeats,
                                  f"{repeats} molecules of client {client} repeat another one of that client.",
-                                 "Average the labels of repeated measurements, or keep one row of each."))
+                                 merge))
     holders = Counter(text for part in members for text in set(name[part]))
     shared = sum(count > 1 for count in holders.values())
     if shared:

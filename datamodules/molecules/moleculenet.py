@@ -12,7 +12,7 @@ import numpy as np
 from torch_geometric.datasets import MoleculeNet
 
 from datamodules.molecules.datamodule import MoleculeDataModule
-from datamodules.molecules.table import MoleculeSet, MoleculeTable
+from datamodules.molecules.table import MoleculeSet, MoleculeTable, Origin
 from datamodules.rawfiles import find_raw
 
 REGRESSION = ("esol", "freesolv", "lipo")
@@ -74,7 +74,7 @@ class MoleculeNetDataModule(MoleculeDataModule):
         y = np.stack([label_column(frame[name]) for name in chosen], axis=1)
         unit = UNITS.get(str(self.name))
         return self.from_table(MoleculeTable(frame[smiles].tolist(), y, chosen, columns, [unit] * len(chosen) if unit else [],
-                                             origin=lambda row: {"file": str(path), "file_row": row}))
+                                             origin=Origin([str(path)], [len(frame)])))
 
     def _columns(self, path: Path, names: list[str]) -> tuple[str, list[str]]:
         """The columns of SMILES and of labels. PyG has places only, which hold for the published order of columns.

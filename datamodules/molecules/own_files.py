@@ -134,12 +134,15 @@ def _read_sdf(
     return MoleculeFile(path, name, columns, len(blocks), tags, {}, blocks)
 
 
-def numeric_columns(file: MoleculeFile, besides: Sequence[str], decimal: str | None) -> list[str]:
-    """Columns with a name in which there are numbers, and more than other texts, as far as the first rows tell."""
-    names = []
+def numeric_columns(file: MoleculeFile, besides: Sequence[str], decimal: str | None) -> dict[str, np.ndarray]:
+    """Columns with a name in which there are numbers, and more than other texts, as far as the first rows tell; by name
+    their numbers, ``nan`` where there is none."""
+    found = {}
     for name, texts in file.columns.items():
+        if name in besides or not has_name(name):
+            continue
         head = [text for text in texts if text][:GUESSED_FROM]
         values, wrong = parse_numbers(head, decimal or decimal_mark(head))
-        if name not in besides and has_name(name) and np.isfinite(values).sum() > len(wrong):
-            names.append(name)
-    return names
+        if np.isfinite(values).sum() > len(wrong):
+            found[name] = parse_numbers(texts, decimal or decimal_mark(texts))[0]
+    return found

@@ -1,46 +1,30 @@
-"""What the labels of people's own molecules are: tasks that the clients agree on, their type, and their units."""
+"""What the labels of people's own molecules are: their type, and their units."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from datamodules.report import Finding, finding
-from datamodules.tables import folded
 
+ONE_IN = 20  # so few labels that are no class, or fewer, are mistakes and no measurements
+SHOWN = 5
 UNIT = re.compile(r"[\[(]\s*(?!\d+\s*[\])])([^\])]+?)\s*[\])]\s*$")  # not `y (2)`
 
 
-def agreed_tasks(found: Mapping[str, Sequence[str]]) -> list[str]:
-    """All tasks of all clients, in the order of their first appearance; a task that a client lacks is masked there.
-
-    Args:
-        found: Tasks of each client, by the client's name.
-
-    Raises:
-        ValueError: Two clients write the same task in two ways (``logS`` and ``log_s``).
-    """
-    tasks: dict[str, str] = {}
-    for client, names in found.items():
-        for name in names:
-            known = tasks.setdefault(folded(name), name)
-            if known != name:
-                raise ValueError(f"client {client!r} calls a task {name!r}, which others call {known!r}: rename the column "
-                                 "in one of the files, or name the tasks in `data.init_args.targets`.")
-    return list(tasks.values())
-
-
-def guess_task(y: np.ndarray, owner: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
+def guess_task(y: np.ndarray, owner: Sequence[str], names: Sequence[str], where: Callable[[int], str]) -> tuple[str, str]:
     """``classification`` if all labels are 0 or 1, else ``regression``; and what to say of it.
 
     Args:
         y: Labels ``(R, T)``, ``nan`` where missing.
         owner: Client of each row.
         names: T names.
+        where: What to call a row.
 
     Raises:
-        ValueError: A client has other labels than 0 and 1 for a task for which most clients have nothing else.
+        ValueError: A client has other labels than 0 and 1 for a task for which most clients have nothing else; or a few
+            rows have, of tasks that are classes otherwise.
     """
     known = np.isfinite(y)
     binary = ~known | (y == 0) | (y == 1)
@@ -55,14 +39,53 @@ def guess_task(y: np.ndarray, owner: Sequence[str], names: Sequence[str]) -> tup
             row = np.flatnonzero((number == index[odd]) & ~binary[:, place])[0]
             raise ValueError(
                 f"Task `{name}` has the labels 0 and 1 at {int(has.sum() - other.sum())} of {int(has.sum())} clients, but "
-                f"client {odd!r} has others ({y[row, place]:g}). Correct them, or set `data.init_args.task: regression` (or "
-                "`classification`) if you know better.")
+                f"client {odd!r} has others ({where(int(row))}: {y[row, place]:g}). Correct them, or set "
+                "`data.init_args.task: regression` (or `classification`) if you know better.")
+    few = ONE_IN * (~binary).sum(0) <= known.sum(0)
+    if few.all() and not binary.all():
+        wrong = np.argwhere(~binary)
+        told = "; ".join(f"{where(int(row))} has {y[row, place]:g} for `{names[place]}`" for row, place in wrong[:SHOWN])
+        raise ValueError(f"{int(known.sum()) - len(wrong)} of {int(known.sum())} labels are 0 or 1, but {len(wrong)} are not: "
+                         f"{told}{'; ...' if len(wrong) > SHOWN else ''}. Correct them or leave them blank, or set "
+                         "`data.init_args.task: regression` if these are measurements.")
     task = "classification" if binary.all() else "regression"
     why = "all labels are 0 or 1" if task == "classification" else "there are labels other than 0 and 1"
     coded = [f"`{name}`" for name, column in zip(names, y.T, strict=True) if _few_whole_numbers(column)]
     if coded:
         why += f"; if those of {', '.join(coded[:5])} are classes, write a column of 0 and 1 for each class"
     return task, f"task {task}: {why} (`data.init_args.task` says otherwise)."
+
+
+def class_findings(y: np.ndarray, names: Sequence[str], where: Callable[[int], str]) -> list[Finding]:
+    """Tasks of a guessed regression that look like classes: their labels are 0 and 1 alone, or for the most part, or a few
+    whole numbers.
+
+    Args:
+        y: Labels ``(M, T)``.
+        names: T names.
+        where: What to call a molecule's row.
+    """
+    found = []
+    measured = "set `data.init_args.task: regression` if all of them are measurements."
+    for name, column in zip(names, y.T, strict=True):
+        known = column[np.isfinite(column)]
+        classes = (known == 0) | (known == 1)
+        if len(np.unique(known[classes])) == 2 and classes.all():
+            found.append(finding("classes_as_numbers", None, len(known), f"The labels of `{name}` are 0 and 1 alone, but are "
+                                 "learnt as numbers, since those of other tasks are measurements.",
+                                 f"Learn it apart, with `data.init_args.targets: [{name}]`; or {measured}"))
+        elif _few_whole_numbers(column):
+            found.append(finding("coded_classes", None, len(known), f"The labels of `{name}` are {len(np.unique(known))} "
+                                 "different whole numbers: are they codes of classes? They are learnt as numbers.",
+                                 f"Write a column of 0 and 1 for each class; or {measured}"))
+        elif len(np.unique(known[classes])) == 2 and 2 * classes.sum() > len(known):
+            others = np.flatnonzero(np.isfinite(column) & (column != 0) & (column != 1))
+            told = "; ".join(f"{where(int(row))} has {column[row]:g}" for row in others[:SHOWN])
+            told += "; ..." if len(others) > SHOWN else ""
+            found.append(finding("mostly_classes", None, len(others), f"{int(classes.sum())} of {len(known)} labels of "
+                                 f"`{name}` are 0 or 1, and {len(others)} are not: {told}. "
+                                 "They are learnt as numbers.", f"Correct these rows or leave them blank; or {measured}"))
+    return found
 
 
 def _few_whole_numbers(column: np.ndarray, most: int = 10) -> bool:

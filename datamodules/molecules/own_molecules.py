@@ -6,7 +6,7 @@ and what was found out instead of given is said at the start and by ``inspect``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,9 +23,10 @@ from datamodules.molecules.own_files import (
     read_file,
     unread_files,
 )
-from datamodules.molecules.own_labels import agreed_tasks, guess_task, scale_findings, units_of
+from datamodules.molecules.own_labels import class_findings, guess_task, scale_findings, units_of
+from datamodules.molecules.own_targets import GuessedTasks, guess_tasks
 from datamodules.molecules.sdf import geometry_set, read_records, record_name
-from datamodules.molecules.table import MoleculeSet, MoleculeTable, usable_rows
+from datamodules.molecules.table import MoleculeSet, MoleculeTable, Origin, usable_rows
 from datamodules.predicted import PredictedRows
 from datamodules.report import finding, with_remedies
 from datamodules.tables import TableFormat, alike, decimal_mark, is_blank, listed, parse_numbers, shown
@@ -123,6 +124,8 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         unread = unread_files(files)
         self.notices = [f"not read, by their names: {listed(unread)}."] if unread else []
         self._all_clients: set[str] = set()
+        self._guessed: GuessedTasks | None = None
+        self._task_is_given = task is not None or metric is not None
         self.predicted_rows: PredictedRows | None = None
 
     # Lightning
@@ -164,14 +167,14 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         if self.partition == "column":
             self.row_clients = ["" if is_blank(name) else name for name in owner]
         self._all_clients = {name for name in owner if not is_blank(name)} | {file.name for file in files if self.by_file}
-        self._set_task(y, owner, tasks)
         units, notices = units_of(tasks, self.given_units)
         self.notices += notices
-        for note in self.notices:
-            log.warning(note)
         table = MoleculeTable([], y, tasks, {OWNER: owner}, units if any(units) else [], reasons,
                               _origin(files, self.original_ids))
         molecules = self._featurise(files, table)
+        self._set_task(molecules)
+        for note in self.notices:
+            log.warning(note)
         if not bool(molecules.packed.y.isfinite().any()):
             raise ValueError(f"None of {len(molecules)} molecules has a label: {listed(tasks)} (`data.init_args.targets`) is "
                              "blank. Needed is one label at least; molecules that are only to be predicted belong in "
@@ -231,13 +234,14 @@ class MoleculeCSVDataModule(MoleculeDataModule):
                                          f"`{file.path}`, or leave it out there.")
             return list(self.targets)
         besides = [self.smiles_column, *filter(None, (self.id_column, self.named_client_column))]
-        tasks = agreed_tasks({file.name: numeric_columns(file, besides, self.decimal) for file in files})
+        self._guessed = guess_tasks({file.name: numeric_columns(file, besides, self.decimal) for file in files})
+        tasks = self._guessed.tasks
         if not tasks:
             raise ValueError(f"`{files[0].path}` has no column of numbers to learn: its columns are "
-                             f"{listed(files[0].all_columns)}. Name those of labels in `data.init_args.targets`; labels are "
-                             "numbers, classes are 0 and 1.")
-        self.notices.append(f"targets: {', '.join(f'`{task}`' for task in tasks)}, all other columns of numbers "
-                            "(`data.init_args.targets` says otherwise).")
+                             f"{listed(files[0].all_columns)}{self._guessed.told_left_out()}. Name those of labels in "
+                             "`data.init_args.targets`; labels are numbers, classes are 0 and 1.")
+        self.notices.append(f"targets: {', '.join(f'`{task}`' for task in tasks)}, all other columns of numbers"
+                            f"{self._guessed.told_left_out()} (`data.init_args.targets` says otherwise).")
         return tasks
 
     def _label(self, files: Sequence[MoleculeFile], task: str, reasons: list[str]) -> np.ndarray:
@@ -270,13 +274,15 @@ class MoleculeCSVDataModule(MoleculeDataModule):
             return [file.name] * file.size
         return [text.strip() for text in file.columns[self.named_client_column]]
 
-    def _set_task(self, y: np.ndarray, owner: Sequence[str], tasks: Sequence[str]) -> None:
+    def _set_task(self, molecules: MoleculeSet) -> None:
+        """Sets ``task`` and ``metric``, by the labels of usable rows alone where neither is given."""
         if self.given_task is not None:
             self.task = self.given_task
         elif self.given_metric is not None:
             self.task = next(task for task, metrics in METRICS.items() if self.given_metric in metrics)
         else:
-            self.task, notice = guess_task(y, owner, tasks)
+            self.task, notice = guess_task(molecules.packed.y.numpy(), molecules.columns[OWNER], molecules.task_names,
+                                           molecules.where)
             self.notices.append(notice)
         self.metric = self.given_metric or METRICS[self.task][0]
 
@@ -286,12 +292,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         reasons = [own or other for own, other in zip(table.reasons, records.reason, strict=True)]
         rows, dropped = usable_rows(reasons, records.canonical, self.invalid, table.origin)
         columns = {name: [column[row] for row in rows] for name, column in table.columns.items()}
-        return geometry_set(records, rows, table.y, table.task_names, table.units, dropped, columns)
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """That of all molecules, and ``task_names``."""
-        return {**super().schema, "task_names": self.task_names}
+        return geometry_set(records, rows, table.y, table.task_names, table.units, dropped, columns, table.origin)
 
     # Reporting
 
@@ -317,6 +318,10 @@ class MoleculeCSVDataModule(MoleculeDataModule):
                                  "label at all: they are predicted, and teach nothing.", "Nothing, if this is meant."))
         if self.geometry:
             found += _flat(molecules)
+        if self._guessed is not None:
+            found += self._guessed.findings()
+        if self.task == "regression" and not self._task_is_given:
+            found += class_findings(molecules.packed.y.numpy(), molecules.task_names, molecules.where)
         if self.task == "regression" and self.partition == "column":
             index = {name: number for number, name in enumerate(self._client_names)}
             owner = np.array([index[name] for name in molecules.columns[OWNER]])
@@ -326,15 +331,8 @@ class MoleculeCSVDataModule(MoleculeDataModule):
                 "files": [str(path) for path in self.paths], "findings": found + others}
 
 
-def _origin(files: Sequence[MoleculeFile], ids: Sequence[str]) -> Callable[[int], dict[str, Any]]:
-    """What else is known of a row: its id, its file and its row there."""
-    starts = np.cumsum([0, *(file.size for file in files)])
-
-    def origin(row: int) -> dict[str, Any]:
-        number = int(np.searchsorted(starts, row, side="right")) - 1
-        return {"id": ids[row], "file": str(files[number].path), "file_row": row - int(starts[number])}
-
-    return origin
+def _origin(files: Sequence[MoleculeFile], ids: Sequence[str]) -> Origin:
+    return Origin([str(file.path) for file in files], [file.size for file in files], ids)
 
 
 def _flat(molecules: MoleculeSet) -> list[dict[str, Any]]:

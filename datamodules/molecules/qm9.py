@@ -22,7 +22,7 @@ from torch_geometric.datasets.qm9 import HAR2EV, KCALMOL2EV, QM9
 from datamodules.molecules.datamodule import MoleculeDataModule
 from datamodules.molecules.moleculenet import label_column, read_csv
 from datamodules.molecules.sdf import geometry_set, read_records, record_name, sdf_blocks
-from datamodules.molecules.table import MoleculeSet, usable_rows
+from datamodules.molecules.table import MoleculeSet, Origin, usable_rows
 from datamodules.rawfiles import TIMEOUT_SECONDS
 
 # (name, column of gdb9.sdf.csv, unit, factor to that unit); in PyG's numbering 0-6, 12-15, 11
@@ -93,16 +93,16 @@ class QM9DataModule(MoleculeDataModule):
         names = [record_name(block) for block in blocks]
         _check_same_molecules(folder, names, frame)
         records = read_records(blocks, self.featurise_workers, self.cache_dir)
-        file = str(folder / "gdb9.sdf")
-        rows, dropped = usable_rows(records.reason, names, self.invalid, lambda row: {"file": file, "file_row": row})
+        origin = Origin([str(folder / "gdb9.sdf")], [len(names)])
+        rows, dropped = usable_rows(records.reason, names, self.invalid, origin)
         listed = uncharacterised(folder / "uncharacterized.txt")
         left_out = {int(row) for row in rows if _number(names[row], int(row)) in listed}
-        dropped += [{"row": row, "reason": "uncharacterised in QM9's own list", "smiles": names[row], "file": file,
-                     "file_row": row} for row in left_out]
+        dropped += [{"row": row, "reason": "uncharacterised in QM9's own list", "smiles": names[row], **origin(row)}
+                    for row in left_out]
         dropped.sort(key=lambda drop: drop["row"])
         rows = np.array([row for row in rows if row not in left_out], dtype=np.int64)
         return geometry_set(records, rows, y, [name for name, *_ in TARGETS], [unit for _, _, unit, _ in TARGETS], dropped,
-                            {"name": [names[row] for row in rows]})
+                            {"name": [names[row] for row in rows]}, origin)
 
 
 def _check_same_molecules(folder: Path, names: Sequence[str], frame: Any) -> None:

@@ -21,7 +21,7 @@ from datamodules.molecules.cache import STRINGS, Arrays, cached, content_key, fa
 from datamodules.molecules.packed import PackedMolecules
 from datamodules.molecules.parallel import map_chunks
 from datamodules.molecules.scaffold import murcko_scaffold
-from datamodules.molecules.table import MoleculeSet
+from datamodules.molecules.table import MoleculeSet, Origin
 from datamodules.table_scan import open_bytes
 
 MAX_RECORD = 1 << 26
@@ -135,14 +135,14 @@ def read_records(blocks: Sequence[str], num_workers: int | None = None, cache_di
 
 
 def geometry_set(records: Records, rows: np.ndarray, y: np.ndarray, task_names: Sequence[str], units: Sequence[str],
-                 dropped: list[dict[str, Any]], columns: dict[str, list[Any]]) -> MoleculeSet:
+                 dropped: list[dict[str, Any]], columns: dict[str, list[Any]], origin: Origin | None = None) -> MoleculeSet:
     """Molecules with ``z`` and ``pos`` in place of bonds.
 
     Args:
         records: R records.
         rows: Which of them to keep, ascending, ``(M,)``.
         y: Labels of all records, ``(R, T)``.
-        task_names, units, dropped, columns: See ``MoleculeSet``; columns of length M.
+        task_names, units, dropped, columns, origin: See ``MoleculeSet``; columns of length M.
     """
     size = len(records.reason)
     everything = PackedMolecules(
@@ -153,7 +153,7 @@ def geometry_set(records: Records, rows: np.ndarray, y: np.ndarray, task_names: 
     return MoleculeSet(
         packed=everything.select(rows), canonical=[records.canonical[row] for row in rows],
         scaffold=[records.scaffold[row] for row in rows], num_fragments=records.num_fragments[rows],
-        task_names=list(task_names), units=list(units), dropped_rows=dropped, columns=columns)
+        task_names=list(task_names), units=list(units), dropped_rows=dropped, columns=columns, origin=origin)
 
 
 def values_of(blocks: Sequence[str]) -> list[dict[str, str]]:

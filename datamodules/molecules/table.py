@@ -4,7 +4,7 @@ Row numbers are those of the table, counted from 0 without the header; they are 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,28 @@ POLICIES = ("raise", "drop")
 
 
 @dataclass(frozen=True)
+class Origin:
+    """As what the user knows the rows of a table: file, row in it, id.
+
+    Attributes:
+        files: Names of the files in which the rows stand one after another.
+        sizes: Rows of each.
+        ids: Of all rows; or none.
+    """
+
+    files: Sequence[str]
+    sizes: Sequence[int]
+    ids: Sequence[str] = ()
+
+    def __call__(self, row: int) -> dict[str, Any]:
+        """``id`` if there are ids, ``file`` and ``file_row`` of a row of the whole table."""
+        starts = np.cumsum([0, *self.sizes])
+        number = int(np.searchsorted(starts, row, side="right")) - 1
+        known = {"id": self.ids[row]} if self.ids else {}
+        return {**known, "file": self.files[number], "file_row": row - int(starts[number])}
+
+
+@dataclass(frozen=True)
 class MoleculeTable:
     """R rows as they are in a file.
 
@@ -28,7 +50,7 @@ class MoleculeTable:
         columns: Further columns by name (for ``client_column``), each of length R.
         units: Unit of each task, or none.
         reasons: Why a row cannot be used whatever its SMILES is, ``""`` where nothing is known against it; or none.
-        origin: What else to say of a row that cannot be used, such as its id, by row; or none.
+        origin: As what the user knows the rows; or none.
     """
 
     smiles: Sequence[Any]
@@ -37,7 +59,7 @@ class MoleculeTable:
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     units: Sequence[str] = ()
     reasons: Sequence[str] = ()
-    origin: Callable[[int], dict[str, Any]] | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +75,7 @@ class MoleculeSet:
         units: Unit of each task, or none.
         dropped_rows: ``{"row", "reason", "smiles"}`` of each row that could not be used.
         columns: Further columns, each of length M.
+        origin: As what the user knows the rows; or none.
     """
 
     packed: PackedMolecules
@@ -63,9 +86,15 @@ class MoleculeSet:
     units: list[str]
     dropped_rows: list[dict[str, Any]]
     columns: dict[str, list[Any]]
+    origin: Origin | None = None
 
     def __len__(self) -> int:
         return len(self.packed)
+
+    def where(self, position: int) -> str:
+        """The row of a molecule as the user knows it: ``sites/a.csv row 3 (id 'A-17')``."""
+        row = int(self.packed.sample_id[position])
+        return _where({"row": row, **(self.origin(row) if self.origin else {})})
 
 
 def molecule_set(table: MoleculeTable, invalid: str = "drop", fragments: str = "all", num_workers: int | None = None,
@@ -87,11 +116,11 @@ def molecule_set(table: MoleculeTable, invalid: str = "drop", fragments: str = "
         packed=pack(encoded, rows, np.asarray(table.y)[rows], rows), canonical=[encoded.canonical[i] for i in rows],
         scaffold=[encoded.scaffold[i] for i in rows], num_fragments=encoded.num_fragments[rows],
         task_names=list(table.task_names), units=list(table.units), dropped_rows=dropped,
-        columns={name: [column[i] for i in rows] for name, column in table.columns.items()})
+        columns={name: [column[i] for i in rows] for name, column in table.columns.items()}, origin=table.origin)
 
 
 def usable_rows(reasons: Sequence[str], texts: Sequence[Any], invalid: str,
-                origin: Callable[[int], dict[str, Any]] | None = None) -> tuple[np.ndarray, list[dict[str, Any]]]:
+                origin: Origin | None = None) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Rows without a reason against them, and a record of each other row; ``origin`` adds what else is known of it.
 
     Raises:

@@ -23,6 +23,7 @@ from datamodules.molecules import (
     featurise,
     official_split,
 )
+from datamodules.molecules.contradictions import limits
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 real_data = pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside the checkout")
@@ -376,6 +377,15 @@ def test_label_statistics_come_from_the_training_part_only():
         TableDataModule(many(), np.zeros(80), task="classification", normalize_labels=True).setup()
 
 
+def test_the_schema_says_what_labels_and_features_mean(cache):
+    """Sites agree by the schema: equal numbers of tasks or features are no agreement."""
+    data = ready(ChEMBLDataModule(cache_dir=cache))
+    schema = data.schema
+    assert schema["task_names"] == ["activity"] and schema["units"] == ["log10(1/M)"]
+    assert schema["featuriser"] == "DGL-LifeSci canonical"
+    assert data.client_datamodules()[0].schema == schema and json.loads(json.dumps(schema)) == schema
+
+
 def test_setup_is_idempotent_and_required(cache):
     data = ChEMBLDataModule(cache_dir=cache)
     with pytest.raises(ValueError, match="no data yet: call `setup"):
@@ -444,6 +454,56 @@ def test_duplicates_and_leakage_by_canonical_smiles():
     assert found["train_test_leakage", None] == sum(molecule in server["train"] for molecule in server["test"])
     clean = ready(TableDataModule(many(), np.arange(80.0), num_clients=2))
     assert not any("leakage" in kind or "duplicates" in kind for kind, _ in kinds(clean))
+
+
+def contradictions(data):
+    return {(f["kind"].removeprefix("contradicting_labels"), f["client"]): (f["count"], f["message"], f["remedy"])
+            for f in data.report()["findings"] if f["kind"].startswith("contradicting_labels")}
+
+
+def test_molecules_with_both_classes_are_told_by_place():
+    """Ethane at one site, propane at two, butane with agreeing labels, pentane with a blank one."""
+    smiles = ["CC", "CC", "CCC", "C(C)C", "CCCC", "CCCC", "CCCCC", "CCCCC", "CCCCCC"]
+    y = np.array([[0, 1, 1, 0, 1, 1, 0, np.nan, 1], [1, 1, 0, 1, np.nan, 0, 0, 0, 0]]).T
+    sites = {"site": list("aabababab")}
+    options = {"partition": "column", "client_column": "site", "fractions": (1.0, 0.0, 0.0), "columns": sites}
+    found = contradictions(ready(TableDataModule(smiles, y, task="classification", **options)))
+    assert {where: count for where, (count, *_) in found.items()} == {("", 0): 1, ("_across_clients", None): 1}
+    assert found["", 0][1] == ("1 molecules have contradicting labels, 0 and 1, at client 0: CC: `t0` is 0 (row 0) and 1 "
+                               "(row 1).")
+    assert "CCC: `t0` is 1 (row 2) and 0 (row 3)" in found["_across_clients", None][1]
+    assert "leave these molecules out: the mean of 0 and 1 is no class" in found["", 0][2]
+    findings = ready(TableDataModule(smiles, y, task="classification", **options)).report()["findings"]
+    assert not any("verage" in f["remedy"] for f in findings)
+
+
+def test_contradictions_with_the_servers_parts_are_told():
+    smiles, y = many(40), np.arange(40.0) % 2
+    parts = ready(TableDataModule(smiles, y, task="classification", num_clients=2)).partition_record()["server"]
+    for stage, train in (("test", 0), ("val", 1)):
+        row, other = parts[stage][0], parts["train"][train]
+        smiles[other], y[other] = smiles[row], 1 - y[row]
+    found = contradictions(ready(TableDataModule(smiles, y, task="classification", num_clients=2)))
+    assert {where: count for where, (count, *_) in found.items()} == {("_train_test", None): 1, ("_train_val", None): 1}
+    assert "in the training part and in the server's test part" in found["_train_test", None][1]
+
+
+def test_measurements_of_one_molecule_far_apart_are_told():
+    # Quartiles of -4 .. 4 (each thrice) are -2 and 2: a robust standard deviation is 4 / 1.349 = 2.965.
+    y = np.repeat(np.arange(-4.0, 5.0), 3)
+    assert limits(y[:, None], False).tolist() == pytest.approx([2.96516])
+    assert limits(y[:, None], True).tolist() == [0]
+    assert limits(np.array([[1.0], [1], [1], [1], [1], [3]]), False) == pytest.approx(np.sqrt(5 / 9))   # half of all equal
+    assert limits(np.full((2, 1), np.nan), False).tolist() == [0]
+    smiles = [f"{'C' * (i + 1)}O" for i in range(27)]
+    near, far = (4, 10), (5, 14)                                # -3 and -1; -3 and 0
+    for first, second in (near, far):
+        smiles[second] = smiles[first]
+    data = ready(TableDataModule(smiles, y, num_clients=1, fractions=(1.0, 0.0, 0.0)))
+    ((where, (count, message, remedy)),) = contradictions(data).items()
+    assert where == ("", 0) and count == 1 and "CCCCCCO: `t0` is -3 (row 5) and 0 (row 14)" in message
+    assert "farther apart than one standard deviation of the task (quartile distance / 1.349)" in message
+    assert "average the others" in remedy
 
 
 def test_a_clients_own_test_molecules_that_any_client_trains_on_are_told():
