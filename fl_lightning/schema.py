@@ -20,6 +20,7 @@ REMEDIES = {
                      "have the same columns in the same order everywhere.",
     "class_names": "Name the classes of all clients in `data.init_args.classes`.",
     "task_names": "Name the tasks of all clients in `data.init_args.targets`.",
+    "units": "Give all clients' labels in the same units, and name these in `data.init_args.units`.",
 }  # fmt: skip
 OTHERWISE = "Give all clients the same classes, tasks and features; what a client lacks can be left blank."
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from lit_models.objectives.base import Objective
 from lit_models.objectives.erm import ERM
 
 Schema = Mapping[str, Any]
-NAMES = ("feature_names", "class_names", "task_names")  # of a schema: what the places of inputs and outputs mean
+NAMES = ("feature_names", "class_names", "task_names", "units")  # of a schema: what the places of inputs and outputs mean
 
 default_optimizer: OptimizerCallable = partial(torch.optim.Adam, lr=1e-2, weight_decay=5e-4, fused=True)
 """Adam with the node defaults; ``fused`` is the same update, 3 times faster on CPU. A ``functools.partial``, no lambda:

@@ -243,15 +243,15 @@ class MoleculeDataModule(MoleculeLoaders):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What a model needs, and sites must have alike: ``task``, ``num_tasks``, ``task_names`` and ``units`` in the order of
-        the labels, ``atom_features``, ``bond_features`` (both 0 without bonds), ``featuriser`` (what these numbers mean),
-        ``positions`` (whether there are some), ``metric`` (``rmse``, ``mae`` or ``auroc``); with ``normalize_labels`` also
-        ``label_mean`` and ``label_std``, lists of ``num_tasks`` numbers."""
+        """What a model needs, and sites must have alike: ``task``, ``num_tasks``, ``task_names`` and ``units`` (``None`` where
+        no unit is known) in the order of the labels, ``atom_features``, ``bond_features`` (both 0 without bonds),
+        ``featuriser`` (what these numbers mean), ``positions`` (whether there are some), ``metric`` (``rmse``, ``mae`` or
+        ``auroc``); with ``normalize_labels`` also ``label_mean`` and ``label_std``, lists of ``num_tasks`` numbers."""
         packed, bonds = self.molecules.packed, "atom" in self.molecules.packed.nodes
         schema: dict[str, Any] = {
             "task": self.task, "num_tasks": packed.y.size(1), "atom_features": NUM_ATOM_FEATURES if bonds else 0,
             "bond_features": NUM_BOND_FEATURES if bonds else 0, "positions": "pos" in packed.nodes, "metric": self.metric,
-            "task_names": self.task_names, "units": self.units, "featuriser": FEATURISER if bonds else "atomic numbers"}
+            "task_names": self.task_names, "units": self.units or None, "featuriser": FEATURISER if bonds else "atomic numbers"}
         if self.normalize_labels:
             schema["label_mean"], schema["label_std"] = label_statistics(packed.y[self._train])
         return schema

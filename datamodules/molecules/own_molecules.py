@@ -49,7 +49,8 @@ class MoleculeCSVDataModule(MoleculeDataModule):
     Args:
         files: A file (CSV of any separator and line end, plain or gzip; parquet; SDF), several, or a folder of them.
         smiles_column: Column of SMILES; not for SDF.
-        targets: Column of labels, or several; blank = missing, and a client may lack some. Null = all other columns of numbers.
+        targets: Column of labels, or several; blank = missing, and a client may lack some. Null = all other columns of numbers,
+            but for those that only count or name rows (``num``, ``PubChem CID``).
         id_column: Column of ids, which predictions keep; null = ``row`` or ``file:row``, and for SDF a record's first line.
         client_column: Column that names each row's client. Rows without a client cannot be used.
         task: ``regression`` or ``classification`` (labels 0 and 1); null = found out from the labels.

@@ -8,11 +8,11 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from datamodules import GraphCSVDataModule
+from datamodules import GraphCSVDataModule, MoleculeCSVDataModule
 from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.engine.remote import SiteData
 from fl_lightning.schema import agreed_schema
-from lit_models import GraphSAGE, LitNodeClassifier
+from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNodeClassifier
 
 
 class Owner:
@@ -139,3 +139,36 @@ def test_separate_data_modules_train_together_if_their_schemas_agree(tmp_path):
         FederatedTrainer(strategy=FedAvg(), **options).fit(
             LitNodeClassifier(GraphSAGE(hidden_channels=4)), [sites["a"], sites["b"], sites["c"]]
         )
+
+
+def molecules(path, header, **options):
+    """A site's own data module, as with Flower."""
+    path.write_text(header + "\n" + "".join(f"{'C' * i}O,{i / 4},{-i / 3}\n" for i in range(1, 13)))
+    data = MoleculeCSVDataModule(files=str(path), num_clients=1, partition="iid", cache_dir=None, **options)
+    data.setup()
+    return data
+
+
+def test_molecule_sites_agree_on_names_order_and_units_of_tasks(tmp_path):
+    first = molecules(tmp_path / "a.csv", "smiles,logS,logP")
+    assert agreed_schema(None, [first, molecules(tmp_path / "b.csv", "smiles,logS,logP")])["task_names"] == ["logS", "logP"]
+    turned = molecules(tmp_path / "b.csv", "smiles,logP,logS")
+    with pytest.raises(ValueError, match="client 2 has the same task_names in another order: the first that differs, "
+                                         "number 1, is 'logP' where the others have 'logS'.*`data.init_args.targets`"):
+        agreed_schema(None, [first, first, turned])
+    turned = molecules(tmp_path / "b.csv", "smiles,logP,logS", targets=["logS", "logP"])
+    assert agreed_schema(None, [first, turned])["task_names"] == ["logS", "logP"]     # put into one order
+    assert turned.molecules.packed.y[0].tolist() == pytest.approx([-1 / 3, 1 / 4])
+    with pytest.raises(ValueError, match="client 2 has task_names without 'logS' and with also 'solubility'"):
+        agreed_schema(None, [first, first, molecules(tmp_path / "b.csv", "smiles,solubility,logP")])
+    units = {"logS": "mg/L"}
+    with pytest.raises(ValueError, match=r'client 2 has units \["mg/L", ""\] where the others have nothing.*init_args.units`'):
+        agreed_schema(None, [first, first, molecules(tmp_path / "b.csv", "smiles,logS,logP", units=units)])
+
+
+def test_a_trained_model_is_for_the_units_it_has_learnt(tmp_path):
+    module = LitMoleculePredictor(GCNMolecule(hidden_channels=4, num_layers=1))
+    module.build(molecules(tmp_path / "a.csv", "smiles,y,z", units={"y": "mol/L"}).schema)
+    module._trainer = SimpleNamespace(datamodule=molecules(tmp_path / "a.csv", "smiles,y,z", units={"y": "mg/L"}))
+    with pytest.raises(ValueError, match="learnt with other units than these data have: number 1 is 'mol/L' there and 'mg/L'"):
+        module.setup("test")
