@@ -46,7 +46,8 @@ class Notation(Preprocessor):
         """As it stands if columns are aligned by spaces (lists of equations); tables, lists and code are Markdown's."""
         if re.match(r"\s*[|\-*#>\d]|    ", paragraph) or not re.search(r"\S {3,}\S", paragraph):
             return paragraph
-        return self.keep(f"<pre><code>{html.escape(paragraph.strip(chr(10)))}</code></pre>")
+        rows = [line for line in paragraph.strip("\n").split("\n") if not re.fullmatch(r"=[= ]+", line)]  # a table's rules
+        return self.keep(f"<pre><code>{html.escape(chr(10).join(rows))}</code></pre>")
 
     def keep(self, content: str) -> str:
         return self.md.htmlStash.store(content)
