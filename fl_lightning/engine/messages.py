@@ -10,6 +10,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 _HEADER = struct.Struct("<Q")
@@ -81,12 +82,21 @@ class Message:
 
     @staticmethod
     def decode(data: bytes) -> Message:
-        """Inverse of :meth:`encode`; dtypes, shapes and bits come back exactly."""
-        (length,) = _HEADER.unpack_from(data)
-        header = json.loads(data[_HEADER.size : _HEADER.size + length])
-        tensors = safetensors.torch.load(data[_HEADER.size + length :])
-        payload = Payload({name: tensors[name] for name in header.pop("names")}, header.pop("values"))
-        return Message(payload=payload, **header)
+        """Inverse of :meth:`encode`; dtypes, shapes and bits come back exactly.
+
+        Raises:
+            ValueError: If it is no message: damaged, cut off, or with values that are not finite.
+        """
+        try:
+            (length,) = _HEADER.unpack_from(data)
+            header = json.loads(data[_HEADER.size : _HEADER.size + length])
+            tensors = safetensors.torch.load(data[_HEADER.size + length :])
+            payload = Payload({name: tensors[name] for name in header.pop("names")}, header.pop("values"))
+            message = Message(payload=payload, **header)
+            check_payload(payload)
+        except (struct.error, SafetensorError, ValueError, TypeError, AttributeError, KeyError) as error:
+            raise ValueError(f"these {len(data)} bytes are no message ({type(error).__name__}: {error})") from error
+        return message
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,8 @@ def check_payload(payload: Payload) -> None:
         ValueError: For anything but dense tensors and finite JSON values.
         TypeError: For values that are no JSON.
     """
+    if not isinstance(payload, Payload) or not isinstance(payload.tensors, Mapping) or not isinstance(payload.values, Mapping):
+        raise ValueError(f"A step answers with a Payload of named tensors and named values, not with {payload!r:.200}.")
     for name, tensor in payload.tensors.items():
         _check_dense(name, tensor)
     _dump(payload.values)

@@ -7,6 +7,18 @@ from typing import Any
 
 import lightning as L
 
+from fl_lightning.engine.replies import Expected, sample_count
+
+CONTACT = Expected(
+    {
+        "num_train_samples": sample_count,
+        "schema": lambda value: None if value is None or isinstance(value, Mapping) else "a mapping or null",
+        "fingerprint": lambda value: None,
+        "initial": lambda value: None if isinstance(value, str) else "a SHA-256 as text",
+    }
+)
+"""What a client elsewhere tells at the first contact."""
+
 
 class AtSites(L.LightningDataModule):
     """``data:`` of a server that has no data. Nothing can be scored on the server; every client scores on its own data.

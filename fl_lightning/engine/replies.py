@@ -9,6 +9,7 @@ replies of a step (:func:`odd_ones_out`).
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -142,7 +143,9 @@ def rows_of(layout: Mapping[str, Tensor]) -> Rule:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) <= sys.float_info.max  # a larger int is no float
 
 
 def _shown(value: Any) -> str:

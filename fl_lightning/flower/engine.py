@@ -24,8 +24,8 @@ from typing import Any
 import lightning as L
 
 from fl_lightning.engine.checkpoint import existing
-from fl_lightning.engine.messages import Message, NoReply
-from fl_lightning.engine.remote import SiteData
+from fl_lightning.engine.messages import Message, NoReply, Payload
+from fl_lightning.engine.remote import CONTACT, SiteData
 from fl_lightning.engine.transport import ClientSpec, Engine
 from fl_lightning.flower.contact import agreed, tensors_sha256, versions
 from fl_lightning.flower.extra import require_flower
@@ -123,8 +123,12 @@ class Flower(Engine):
         told: dict[int, dict[str, Any]] = {}
         problems = []
         for client, error, frame in self._relay.ask("hello", asked, self.contact_timeout, "first contact"):
-            header = {} if frame is None else frames.unpack(frame)[0]
-            error = error or header.get("error")
+            header = {}
+            try:
+                header = {} if frame is None else frames.unpack(frame)[0]
+                error = error or header.get("error") or CONTACT.fault(Payload(values=header))
+            except ValueError as damaged:
+                error = str(damaged)
             if error is not None:
                 problems.append((client, error))
             else:
@@ -190,16 +194,16 @@ class Flower(Engine):
             if frame is None:
                 yield _failed(by_client[client], f"site `{self._sites[client]}`: {error}")
                 continue
-            header, body = frames.unpack(frame)
-            if header.get("error") is not None:
-                yield _failed(by_client[client], f"site `{self._sites[client]}`: {header['error']}")
-                continue
-            reply = Message.decode(body)
             request = by_client[client]
+            try:
+                reply, after = _reply_in(frame)
+            except ValueError as error:
+                yield _failed(request, f"site `{self._sites[client]}`: {error}")
+                continue
             if (reply.kind, reply.run, reply.round, reply.client) != (request.kind, request.run, request.round, client):
                 yield _failed(request, f"site `{self._sites[client]}` answered another request")
                 continue
-            self._after[client] = header["after"]
+            self._after[client] = after
             yield reply
 
     # ---- checkpoints ----------------------------------------------------------------------------------------------
@@ -353,6 +357,21 @@ def _flwr(arguments: list[str], environment: Mapping[str, str]) -> dict[str, Any
         return json.loads(done.stdout)
     except ValueError:
         return {"success": False, "error-message": f"{done.stdout}{done.stderr}".strip()}
+
+
+def _reply_in(frame: bytes) -> tuple[Message, int | None]:
+    """The reply in a site's frame, and after which step the site's memory is that of this reply.
+
+    Raises:
+        ValueError: With the site's error, or why the frame cannot be read.
+    """
+    header, body = frames.unpack(frame)
+    if header.get("error") is not None:
+        raise ValueError(header["error"])
+    after = header.get("after")
+    if after is not None and type(after) is not int:
+        raise ValueError(f"`after` of its reply must be a step or null, but is {after!r}")
+    return Message.decode(body), after
 
 
 def _failed(request: Message, reason: str) -> NoReply:

@@ -156,7 +156,8 @@ class Strategy:
     def log_round(self, logger: Any, round: int) -> None:
         """Write the round's pictures to a TensorBoard ``SummaryWriter``; by default the clients' histograms, summed."""
         for name, counts in self.histograms.items():
-            logger.add_histogram(f"train/{name}", as_samples(counts), round, bins=len(counts))
+            middles = (torch.arange(len(counts)) + 0.5) / len(counts)
+            logger.add_histogram(f"train/{name}", as_samples(middles, counts), round, bins=len(counts))
 
     def log_phase(self, logger: Any, name: str, step: int) -> None:
         """The same after each step of a phase."""
@@ -171,7 +172,9 @@ def summed_counts(pictures: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, 
     return result
 
 
-def as_samples(counts: Sequence[int]) -> Tensor:
-    """A histogram of equal bins from 0 to 1 as that many samples in the middle of each bin."""
-    middles = (torch.arange(len(counts)) + 0.5) / len(counts)
-    return torch.repeat_interleave(middles, torch.tensor(counts))
+def as_samples(values: Tensor, counts: Sequence[int], most: int = 1_000_000) -> Tensor:
+    """A histogram as samples, each of ``values`` as often as counted; thinned in proportion to at most ``most`` of them."""
+    total = sum(counts)
+    if total > most:
+        counts = [number * most // total for number in counts]
+    return torch.repeat_interleave(values, torch.tensor(counts))

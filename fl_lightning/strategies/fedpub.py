@@ -248,8 +248,9 @@ class FedPub(Strategy):
 
         def alike(payload: Payload) -> dict[str, Hashable]:
             things = {} if expected.alike is None else dict(expected.alike(payload))
-            if EMBEDDING in payload.tensors:
-                things["the width of the functional embedding"] = len(payload.tensors[EMBEDDING])
+            if payload.values["num_samples"]:
+                embedding = payload.tensors[EMBEDDING]
+                things["the functional embedding"] = (str(embedding.dtype), len(embedding))
             return things
 
         return replace(expected, layout=None, tensors=fault, alike=alike)

@@ -32,7 +32,7 @@ from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.optimizer_state import flatten_optimizers, restore_optimizers
 from fl_lightning.engine.replies import Expected, figures_reply, positive_count
 from fl_lightning.engine.seeds import derive, stream
-from fl_lightning.strategies.base import Phase, PhaseCosts
+from fl_lightning.strategies.base import Phase, PhaseCosts, as_samples
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fedpub import heat_map
 from fl_lightning.strategies.fedsage_costs import phase_costs
@@ -179,7 +179,7 @@ class FedSagePlus(FedAvg):
         queries: dict[int, Payload] = {}
         if self.alpha > 0:
             requests = {c: Payload() for c in federation.clients}
-            replies = federation.call("query", requests, step, expected=query_reply())
+            replies = federation.call("query", requests, step, expected=query_reply(self.generator.num_slots))
             queries = {
                 c: r for c, r in replies.items() if r.tensors and int(r.tensors["counts"].sum()) >= self.min_batch
             }
@@ -230,7 +230,7 @@ class FedSagePlus(FedAvg):
             if counts.dim() == 2:  # rows: true number of missing neighbours; columns: the predicted one, rounded
                 logger.add_image(f"{name}/{title}", heat_map(counts.log1p()), step, dataformats="HW")
             else:
-                degrees = torch.repeat_interleave(torch.arange(len(counts)), counts.long())
+                degrees = as_samples(torch.arange(len(counts)), counts.long().tolist())
                 logger.add_histogram(f"{name}/{title}", degrees, step)
 
 
@@ -425,15 +425,17 @@ class FedSagePlusClient(ClientHalf):
         return Payload(values={"metrics": figures, "pictures": {"missing_true_by_predicted": table.tolist()}})
 
 
-def query_reply() -> Expected:
-    """U ``(B, d_z)``, counts ``(B,)`` of at least 1, fGen's weights and |V̄|, of the same sizes at all clients; or nothing."""
+def query_reply(num_slots: int) -> Expected:
+    """U ``(B, d_z)``, counts ``(B,)`` from 1 to ``num_slots``, fGen's weights, of the same sizes at all clients, and |V̄|; or
+    nothing."""
 
     def fault(payload: Payload) -> str | None:
         u, counts = payload.tensors.get("u"), payload.tensors.get("counts")
         if u is None or u.dim() != 2 or not u.is_floating_point():
             return "`u` of its query must be a matrix of floats"
-        if counts is None or counts.dtype != torch.int64 or counts.shape != u.shape[:1] or bool((counts < 1).any()):
-            return "`counts` of its query must be a whole number from 1 for each row of `u`"
+        fits = counts is not None and counts.dtype == torch.int64 and counts.shape == u.shape[:1]
+        if not fits or bool(((counts < 1) | (counts > num_slots)).any()):
+            return f"`counts` of its query must be a whole number from 1 to {num_slots} for each row of `u`"
         rest = [n for n in payload.tensors if n not in ("u", "counts") and not n.startswith("theta_f/")]
         return f"its query has unexpected entries: {', '.join(rest)}" if rest else None
 

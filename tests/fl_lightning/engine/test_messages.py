@@ -2,13 +2,14 @@
 
 import json
 import math
+import struct
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning.engine.messages import Message, Payload, non_finite
+from fl_lightning.engine.messages import Message, Payload, check_payload, non_finite
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 SHAPES = ((), (0,), (3, 0, 2), (1,), (5,), (2, 3), (2, 1, 4))
@@ -126,3 +127,48 @@ def test_non_finite_names_the_entry():
     assert non_finite(good) is None
     assert non_finite({**good, "b": torch.tensor([1.0, float("-inf")])}) == "b"
     assert non_finite({**good, "c": torch.tensor(float("nan"), dtype=torch.bfloat16)}) == "c"
+
+
+# ---- bytes that are no message ---------------------------------------------------------------------------------------
+
+SENT = Message("fit", "run", 0, 1, Payload({"w": torch.ones(3, 2)}, {"num_samples": 4, "metrics": {}}))
+
+
+def with_header(change):
+    data = SENT.encode()
+    (length,) = struct.unpack_from("<Q", data)
+    head = change(data[8 : 8 + length].decode()).encode()
+    return struct.pack("<Q", len(head)) + head + data[8 + length :]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"abc",
+        SENT.encode()[:40],
+        SENT.encode()[:-9],
+        struct.pack("<Q", 2**60) + b"{}",
+        with_header(lambda head: head.replace('"num_samples":4', '"num_samples":NaN')),
+        with_header(lambda head: head.replace('"num_samples":4', '"num_samples":1e999')),
+        with_header(lambda head: head.replace('"num_samples":4', '"num_samples":-Infinity')),
+        with_header(lambda head: head.replace('["w"]', '["v"]')),
+        with_header(lambda head: json.dumps({**json.loads(head), "values": [1]})),
+        with_header(lambda head: json.dumps({**json.loads(head), "more": 1})),
+        with_header(lambda head: "[1]"),
+        with_header(lambda head: "{}"),
+    ],
+)
+def test_what_is_no_message_is_told_as_one_error(data):
+    with pytest.raises(ValueError, match=f"these {len(data)} bytes are no message"):
+        Message.decode(data)
+
+
+def test_the_unchanged_message_is_one():
+    assert Message.decode(with_header(str)).payload.values == SENT.payload.values
+
+
+@pytest.mark.parametrize("answer", [None, {"w": 1}, Payload([1]), Payload({}, [1])])
+def test_a_step_that_answers_with_something_else_is_told(answer):
+    with pytest.raises(ValueError, match="A step answers with a Payload of named tensors and named values, not with"):
+        check_payload(answer)

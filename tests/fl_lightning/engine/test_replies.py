@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from federations import CPU, Linear, clients, federate
+from federations import CPU, Central, Linear, Table, clients, federate
 
-from fl_lightning import FedAvg, FederatedTrainer, FedPub, FedSagePlus
+from fl_lightning import FedAvg, FederatedTrainer, FedPub, FedSagePlus, LocalOnly
+from fl_lightning.engine import InProcess
 from fl_lightning.engine.client import ClientHalf
 from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
+from fl_lightning.engine.remote import CONTACT
 from fl_lightning.engine.replies import evaluate_reply, odd_ones_out, predict_reply
 from fl_lightning.strategies.fedpub import EMBEDDING
 
@@ -80,6 +82,8 @@ MALFORMED = {
     "a metric is a list": values(metrics={"loss": [0.5]}),
     "a metric is a bool": values(metrics={"loss": True}),
     "a metric is infinite": values(metrics={"loss": math.inf}),
+    "a metric is no float": values(metrics={"loss": 10**400}),
+    "samples beyond all floats": values(num_samples=10**400),
     "pictures are a list": values(pictures=[1]),
     "a picture is a number": values(pictures={"weights": 3}),
     "a picture is empty": values(pictures={"weights": []}),
@@ -106,6 +110,10 @@ EMBEDDINGS = {
     "another width": tensors(**{EMBEDDING: torch.ones(3)}),
     "a matrix": tensors(**{EMBEDDING: torch.ones(2, 2)}),
     "whole numbers": tensors(**{EMBEDDING: torch.ones(4, dtype=torch.int64)}),
+    "another type": tensors(**{EMBEDDING: torch.ones(4, dtype=torch.float64)}),
+    "empty": tensors(**{EMBEDDING: torch.ones(0)}),
+    "a number": tensors(**{EMBEDDING: torch.tensor(1.0)}),
+    "not a number": tensors(**{EMBEDDING: torch.full((4,), torch.nan)}),
 }
 
 
@@ -146,6 +154,46 @@ def test_a_client_with_nothing_to_train_on_sends_no_tensors():
     assert federation.failures == [] and list(metrics) == [0, 2]
 
 
+def test_what_a_client_that_has_not_trained_sends_all_the_same_is_nobodys_business():
+    odd = {EMBEDDING: torch.tensor(1.0), "w": torch.zeros(1)}
+    federation, metrics = one_round(FedPub(), {"fit": lambda reply: Payload(odd, {"num_samples": 0, "metrics": {}})})
+    assert federation.failures == [] and list(metrics) == [0, 2]
+
+
+def test_clients_alone_send_no_tensors():
+    def script(kind, client):
+        return Payload(values=good(kind, client).values)
+
+    for bad in (tensors(w=torch.zeros(2, 3)), values(metrics=[1])):
+        strategy = LocalOnly()
+        strategy.start({}, ())
+        federation = Federation(Scripted(script, {"fit": bad}), "run", (0, 1, 2))
+        assert list(strategy.round(federation, 0, (0, 1, 2))) == [0, 2] and [f["client"] for f in federation.failures] == [1]
+
+
+@pytest.mark.parametrize("wrong", [{"num_train_samples": "5"}, {"num_train_samples": -5}, {"schema": [1]}, {"initial": 3}])
+def test_the_first_contact_is_checked_by_name(wrong):
+    told = {"num_train_samples": 5, "schema": {"num_tasks": 2}, "fingerprint": [1], "initial": "ab", "versions": {}}
+    ((name, _),) = wrong.items()
+    assert CONTACT.fault(Payload(values=told)) is None
+    assert CONTACT.fault(Payload(values={**told, **wrong})).startswith(f"`{name}` of its reply must be ")
+    assert CONTACT.fault(Payload(values={k: v for k, v in told.items() if k != name})) == f"its reply has no `{name}`"
+
+
+def test_a_huge_histogram_is_drawn_without_as_many_samples():
+    class Logger:
+        def add_histogram(self, name, samples, round, bins):
+            self.samples = samples
+
+    strategy, logger = FedAvg(), Logger()
+    strategy.histograms = {"h": [2**50, 3 * 2**50]}
+    strategy.log_round(logger, 0)
+    assert len(logger.samples) == 1_000_000 and (logger.samples == 0.75).sum() == 750_000
+    strategy.histograms = {"h": [1, 2]}
+    strategy.log_round(logger, 0)
+    assert logger.samples.tolist() == [0.25, 0.75, 0.75]
+
+
 def test_the_reasons_say_what_was_needed_and_found():
     federation, _ = one_round(FedAvg(), {"fit": values(num_samples=-5)})
     reason = federation.failures[0]["reason"]
@@ -175,6 +223,7 @@ def exchange(kind, client):
 
 QUERIES = {
     "no counts": tensors(counts=...),
+    "more than there are slots": tensors(counts=torch.full((40,), 6)),
     "counts of zero": tensors(counts=torch.zeros(40, dtype=torch.int64)),
     "float counts": tensors(counts=torch.ones(40)),
     "too few counts": tensors(counts=torch.ones(39, dtype=torch.int64)),
@@ -324,6 +373,80 @@ def test_weights_stay_with_their_clients_when_one_is_left_out():
     strategy.start({name: tensor.clone() for name, tensor in INITIAL.items()}, ())
     strategy.round(Federation(Scripted(script, {"fit": tensors(b=...)}), "run", (0, 1, 2)), 0, (0, 1, 2))
     assert torch.equal(strategy.weights["w"], torch.full((2, 3), 2.5))
+
+
+def test_mixtures_too_are_made_in_the_order_of_the_clients():
+    generator = torch.Generator().manual_seed(0)
+    sent = [{"w": torch.randn(9, generator=generator), EMBEDDING: torch.randn(4, generator=generator)} for _ in range(5)]
+
+    class Shuffled(Scripted):
+        def exchange(self, messages, timeout):
+            yield from reversed(list(super().exchange(messages, timeout)))
+
+    found = []
+    for engine in (Scripted, Shuffled):
+        strategy = FedPub()
+        strategy.start({"w": torch.zeros(9)}, ())
+        script = engine(lambda kind, client: Payload(sent[client], {"num_samples": 1, "metrics": {}}))
+        strategy.round(Federation(script, "run", tuple(range(5))), 0, range(5))
+        found.append((strategy.matrices(), [strategy.download(client).tensors["w"] for client in range(5)]))
+    assert found[0][0] == found[1][0] and found[0][0]["clients"] == [0, 1, 2, 3, 4]
+    assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))
+
+
+# ---- whole runs ---------------------------------------------------------------------------------------------------------
+
+
+class Tampering(InProcess):
+    """Client 1's replies of one kind are changed on their way."""
+
+    def __init__(self, kind, change):
+        super().__init__()
+        self.kind, self.change = kind, change
+
+    def exchange(self, requests, timeout):
+        for reply in super().exchange(requests, timeout):
+            hit = (reply.kind, reply.client) == (self.kind, 1)
+            yield replace(reply, payload=self.change(reply.payload)) if hit else reply
+
+
+def test_a_run_with_a_client_that_always_answers_wrongly_is_one_without_it(tmp_path):
+    data = clients((10, 16, 24))
+    whole = federate(tmp_path, data=data, engine=Tampering("fit", values(num_samples=1e308)))
+    assert [(f["client"], f["kind"]) for f in whole.results["failures"]] == [(1, "fit")] * 2
+    alone = federate(tmp_path / "b", data=[data[0], data[2]])
+    for mine, other in zip(whole.module.parameters(), alone.module.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+class Predicts(Table):
+    predict_dataloader = Table.val_dataloader
+
+
+def test_malformed_predictions_are_none(tmp_path):
+    engine = Tampering("predict", lambda reply: Payload({"1/output": torch.ones(1)}))
+    data = [Predicts(n, seed=n) for n in (10, 16, 24)]
+    fed = federate(tmp_path, data=data, engine=engine, num_rounds=1)
+    found = fed.predict(fed.module, data, "last")
+    assert list(found) == [0, 2] and [len(batch["output"]) for batches in found.values() for batch in batches] == [8, 8]
+
+
+@pytest.mark.parametrize("what", ["nothing", "an entry more", "an entry less", "another shape"])
+def test_a_malformed_model_has_no_score_and_nobody_elses(tmp_path, what):
+    change = {
+        "nothing": lambda reply: Payload(),
+        "an entry more": tensors(x=torch.ones(1)),
+        "an entry less": tensors(**{"net.bias": ...}),
+        "another shape": tensors(**{"net.bias": torch.ones(2)}),
+    }[what]
+    results = []
+    for engine in (None, Tampering("model", change)):
+        data = Central(*clients((10, 16, 24)))
+        fed = federate(tmp_path / str(engine is None), data=data, engine=engine, strategy=LocalOnly(), num_rounds=1)
+        results.append(fed.results)
+    wanted = results[0]["test"]["each_on_global"]
+    assert None not in wanted and results[1]["test"]["each_on_global"] == [wanted[0], None, wanted[2]]
+    assert [(f["client"], f["kind"]) for f in results[1]["failures"]] == [(1, "model")]
 
 
 # ---- rows in which a client has learnt nothing ----------------------------------------------------------------------------
