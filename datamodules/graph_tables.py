@@ -28,7 +28,8 @@ from datamodules.partition import Partition
 from datamodules.predicted import PredictedRows
 from datamodules.report import Finding, finding, label_counts, with_remedies
 from datamodules.sparse import csr_tensor
-from datamodules.tables import TableFormat, is_blank, listed
+from datamodules.suspicions import determining_columns, guessing_findings, is_label_code, is_number, odd_labels
+from datamodules.tables import TableFormat, listed
 
 POLICIES = ("drop", "raise")
 DEGREE_FEATURES = ("constant", "log(1 + neighbours)")
@@ -60,7 +61,8 @@ class GraphCSVDataModule(GraphDataModule):
         label_column: Classes by name or number; blank = not labelled.
         client_column: Who holds the node; blank = nobody (the node is in the global graph only).
         split_column: ``train``, ``val`` or ``test``; blank = in none. Replaces ``split``.
-        features: Names of columns; null = all columns of numbers that are nothing else; a file below ``root`` (or below
+        features: Names of columns; null = all columns of numbers that are nothing else, without those that only count or
+            name the rows and those that are the label in other words (findings tell which); a file below ``root`` (or below
             each client's folder): ``.npz`` with one row for each row of nodes, or a table with ``id_column`` and columns
             of numbers; ``degree`` = nothing but a constant and log(1 + number of neighbours).
         source_column, target_column: Ends of a link; without header ``"0"`` and ``"1"``.
@@ -147,6 +149,8 @@ class GraphCSVDataModule(GraphDataModule):
         self.original_ids: list[str] = []
         self.notices: list[str] = []
         self._bad_rows: list[dict[str, Any]] = []
+        self._set_aside, self._codes, self._determining = dict[str, str](), list[str](), list[str]()
+        self._odd_labels: list[Finding] = []
         self._owner = self._rows = torch.zeros(0, dtype=torch.long)
         self._repeated_ids = 0
         self._links, self._link_counts = Links(), dict[str, int]()
@@ -185,9 +189,15 @@ class GraphCSVDataModule(GraphDataModule):
 
     def load(self) -> Data:
         tables = self._read_tables()
-        columns = {_named(table, name): table.feature_names for name, table in tables.items()}
+        self._set_aside = {name: reason for table in tables.values() for name, reason in table.set_aside.items()}
+        columns = {_named(table, client): [name for name in table.feature_names if name not in self._set_aside]
+                   for client, table in tables.items()}  # fmt: skip
         names = agreed_columns(columns, "feature columns", "Correct the files, or list the columns that all have in "
                                                            "`data.init_args.features`.")  # fmt: skip
+        if self._features is None and self._columns.features is None:
+            names = self._without_label(tables, names)
+            self.notices.append(f"`{self.root}`: the {len(names)} other column(s) of numbers are taken for features: "
+                                f"{listed(names)}.")  # fmt: skip
         matrices = self._matrices(tables, names)
         offsets = np.cumsum([0, *(len(table.ids) for table in tables.values())])
         self.original_ids = [name for table in tables.values() for name in table.ids]
@@ -203,7 +213,7 @@ class GraphCSVDataModule(GraphDataModule):
         rows = np.concatenate([table.kept + offset for table, offset in zip(tables.values(), offsets, strict=False)])
         if not len(rows):
             raise ValueError(f"`{self.root}` has no usable node: {self._bad_rows[0]['reason']}.")
-        y = self._labels(tables)
+        y = self._labels(tables, rows)
         self._own_clients(tables)
         self._links = self._read_links(tables)
         for note in self._links.notices:
@@ -258,6 +268,18 @@ class GraphCSVDataModule(GraphDataModule):
             if unread:
                 self.notices.append(f"`{self.root / self.nodes}` is read, and the folders {listed(unread)} are not.")
 
+    def _without_label(self, tables: dict[str, NodeTable], names: list[str]) -> list[str]:
+        """The guessed features without those that are the label in other words."""
+        label = self._columns.label
+        if label is None:
+            return names
+        x = sp.vstack([t.x[:, [t.feature_names.index(name) for name in names]] for t in tables.values()], format="csr")
+        labels = [text for table in tables.values() for text in table.label]
+        found, classes = determining_columns(x, names, labels), len(set(labels) - {""})
+        self._codes = [name for name, values in found.items() if is_label_code(name, values, label, classes)]
+        self._determining = [name for name in found if name not in self._codes]
+        return [name for name in names if name not in self._codes]
+
     def _matrices(self, tables: dict[str, NodeTable], names: list[str]) -> list[sp.csr_matrix]:
         """Features of the nodes of each table, all in the same columns."""
         if self._features == "degree":
@@ -265,8 +287,10 @@ class GraphCSVDataModule(GraphDataModule):
             return []
         if self._features is None:
             if not names:
+                without = [*self._set_aside, *self._codes]
+                left = f" (not taken: {listed(without)}, which count or name the rows, or are the label)" if without else ""
                 raise ValueError(
-                    f"`{next(iter(tables.values())).path}` has no column of numbers to be used as features. Name them in "
+                    f"`{next(iter(tables.values())).path}` has no column of numbers to be used as features{left}. Name them in "
                     "`data.init_args.features`, or set it to `degree` to learn from the links alone."
                 )
             self.feature_names = names
@@ -286,7 +310,7 @@ class GraphCSVDataModule(GraphDataModule):
                 matrices.append(x[table.kept])
                 widths[_named(table, client)] = x.shape[1]
             else:
-                other = read_nodes(path, NodeColumns(self._columns.id), self._form, self.decimal)
+                other = read_nodes(path, NodeColumns(self._columns.id, all_meant=True), self._form, self.decimal)
                 self.notices += other.notices
                 matrices.append(_joined(table, other))
                 columns[_named(table, client)] = other.feature_names
@@ -320,8 +344,11 @@ class GraphCSVDataModule(GraphDataModule):
             )
         return list(trained)
 
-    def _labels(self, tables: dict[str, NodeTable]) -> Tensor:
+    def _labels(self, tables: dict[str, NodeTable], rows: np.ndarray) -> Tensor:
         texts = [text for table in tables.values() for text in table.label]
+        self._odd_labels = odd_labels(
+            texts, lambda place: f"row {rows[place]} (id {self.original_ids[rows[place]]!r})", self._columns.label or ""
+        )
         found = set(texts) - {""}
         if not found and not self.classes:
             raise ValueError(
@@ -339,7 +366,7 @@ class GraphCSVDataModule(GraphDataModule):
                     "Correct them, or list them."
                 )
         else:
-            self.class_names = sorted(found, key=_by_value) if all(map(_is_number, found)) else sorted(found)
+            self.class_names = sorted(found, key=_by_value) if all(map(is_number, found)) else sorted(found)
         number = {name: place for place, name in enumerate(self.class_names)} | {"": -1}
         return torch.tensor([number[text] for text in texts], dtype=torch.long)
 
@@ -353,7 +380,7 @@ class GraphCSVDataModule(GraphDataModule):
             names = set(table.client) - {""}
             if not names:
                 raise ValueError(f"`data.init_args.client_column` {self._columns.client!r} of `{table.path}` is blank.")
-            self.client_names = sorted(names, key=_by_value) if all(map(_is_number, names)) else sorted(names)
+            self.client_names = sorted(names, key=_by_value) if all(map(is_number, names)) else sorted(names)
             number = {name: place for place, name in enumerate(self.client_names)} | {"": -1}
             owner = [number[text] for text in table.client]
         else:
@@ -393,6 +420,13 @@ class GraphCSVDataModule(GraphDataModule):
                 f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}. Correct them, or leave them "
                 "out with `data.init_args.invalid: drop`."
             )
+        if links.lines and not links.touching:
+            raise ValueError(
+                f"None of the {links.lines} lines of `data.init_args.edges: {self.edges}` names a node: "
+                f"{'; '.join([*links.unknown, *links.bad][:3])}. Ids are compared as they are written. Are "
+                "`data.init_args.source_column`, `target_column`, `edge_header` and `separator` right? A graph without links "
+                f"has a table of links with its first line only: {','.join(self._ends)}."
+            )
         places = {name: place for name, place in everywhere.items() if place >= 0 and name not in repeated}
         self._dangling = _dangling(links, places, start)
         return links
@@ -428,9 +462,15 @@ class GraphCSVDataModule(GraphDataModule):
 
     @property
     def dropped_rows(self) -> list[dict[str, Any]]:
-        """``{"row", "reason", "id"}`` of each row of nodes that is not in the graph; rows of several tables go on."""
+        """``{"row", "reason", "id"}`` of each row of nodes that is not in the graph; rows of several tables go on. Then
+        ``{"row", "reason", "link", "file"}`` of the links that no node has a part in, the first 100,000; rows count by file."""
         cut = [{**drop, "id": self.original_ids[drop["row"]]} for drop in super().dropped_rows]
-        return sorted(self._bad_rows + cut, key=lambda drop: drop["row"])
+        return sorted(self._bad_rows + cut, key=lambda drop: drop["row"]) + self._links.unusable
+
+    @property
+    def num_rows_read(self) -> int:
+        """Rows of nodes and of links in the files."""
+        return len(self.original_ids) + self._links.lines
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -475,7 +515,8 @@ class GraphCSVDataModule(GraphDataModule):
         tell("many_classes", len(self.class_names) if 4 < known < 2 * len(self.class_names) else 0,
              f"{known} labelled nodes have {len(self.class_names)} different labels.",
              "Is `data.init_args.label_column` right? Measurements must be put into classes first.")  # fmt: skip
-        gone = sorted({d["client"] for d in bad if not is_blank(d.get("client", ""))} - set(self.client_names))
+        found += guessing_findings(self._set_aside, self._codes, self._determining, self._columns.label) + self._odd_labels
+        gone = sorted({d["client"] for d in bad if d.get("client")} - set(self.client_names))
         tell("client_without_nodes", len(gone), f"{listed(gone)}: no usable row, and so no client of the federation.",
              "Correct their rows: all are in `dropped_rows`. A node that two clients hold needs an id of its own at each, or a "
              "folder per client.")  # fmt: skip
@@ -560,14 +601,6 @@ def _degree_features(pairs: Tensor, num_nodes: int) -> Tensor:
     key = torch.unique(both[0] * num_nodes + both[1])
     degree = torch.bincount(torch.div(key, max(num_nodes, 1), rounding_mode="floor"), minlength=num_nodes)
     return torch.stack([torch.ones(num_nodes), degree.float().log1p()], dim=1)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _by_value(text: str) -> tuple[float, str]:

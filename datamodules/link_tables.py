@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from datamodules.tables import Table, TableFormat, listed, shown
 
 UNKNOWN = ("raise", "drop")
 EXAMPLES = 10
+UNKNOWN_ENDS = "no link: neither end is a node"
+MOST_LISTED = 100_000  # lines that are listed one by one; all are counted
 
 
 @dataclass
@@ -24,28 +27,34 @@ class Links:
         lines: Number of lines.
         bad: Lines with a blank end or another number of fields, some of them in words.
         unknown: Lines with an id that no row of nodes has, some of them in words.
+        touching: Lines with the id of a row of nodes at one end at least, usable or not.
         of_dropped: Lines with an id whose row of nodes could not be used.
         notices: What is in the files and not used.
         elsewhere: Distinct (position of a node, id that is no node's here) of the unknown lines.
+        unusable: ``{"row", "reason", "link", "file"}`` of the lines that lead from no node to anywhere: bad ones, and those
+            with an unknown id at one end and no node at the other; the first ``MOST_LISTED``.
     """
 
     pairs: np.ndarray = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
     lines: int = 0
     num_bad: int = 0
     num_unknown: int = 0
+    touching: int = 0
     of_dropped: int = 0
     bad: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     elsewhere: set[tuple[int, str]] = field(default_factory=set)
+    unusable: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, other: Links) -> None:
         """Take in the links of another file."""
         self.pairs = np.concatenate([self.pairs, other.pairs], axis=1)
-        for name in ("lines", "num_bad", "num_unknown", "of_dropped"):
+        for name in ("lines", "num_bad", "num_unknown", "touching", "of_dropped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.notices += other.notices
         self.elsewhere |= other.elsewhere
+        self.unusable = (self.unusable + other.unusable)[:MOST_LISTED]
         self.bad, self.unknown = (self.bad + other.bad)[:EXAMPLES], (self.unknown + other.unknown)[:EXAMPLES]
 
 
@@ -62,7 +71,7 @@ def read_links(path: Path, source: str, target: str, form: TableFormat, position
         ValueError: The file is no table or lacks a column.
     """
     table = Table(path, form, {"data.init_args.source_column": source, "data.init_args.target_column": target})
-    links, parts = Links(), []
+    links, parts = Links(notices=list(table.notices)), []
     others = [name for name in table.columns if name not in (source, target)]
     if others:
         links.notices.append(f"`{path}`: not used: {listed(others)}. Links have no weight, kind or feature here.")
@@ -82,10 +91,17 @@ def read_links(path: Path, source: str, target: str, form: TableFormat, position
                 pair = " - ".join(shown(chunk.columns[name][place]) for name in (source, target))
                 reason = chunk.bad.get(chunk.first + place)
                 examples.append(f"{path.name} row {chunk.first + place}: {reason or pair}")
+        nowhere = np.flatnonzero((lowest == -3) | ((lowest == -2) & (pairs.max(axis=0) < 0)))
+        for place in nowhere[: MOST_LISTED - len(links.unusable)].tolist():
+            reason = chunk.bad.get(chunk.first + place)
+            reason = f"no link: {reason}" if reason else "no link: an id is blank" if lowest[place] == -3 else UNKNOWN_ENDS
+            pair = " - ".join(chunk.columns[name][place].strip() for name in (source, target))
+            links.unusable.append({"row": chunk.first + place, "reason": reason, "link": pair, "file": str(path)})
         for place in np.flatnonzero((lowest == -2) & (pairs.max(axis=0) >= 0)).tolist():
             near = int(pairs[0, place] < 0)
             far = chunk.columns[(source, target)[1 - near]][place]
             links.elsewhere.add((int(pairs[near, place]), far.strip()))
+        links.touching += int((pairs.max(axis=0) >= -1).sum())
         links.of_dropped += int((lowest == -1).sum())
         links.lines += chunk.size
         parts.append(pairs[:, lowest >= 0])

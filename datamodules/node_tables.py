@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from datamodules.guessing import counter_or_id
 from datamodules.table_scan import MAX_UNPACKED
 from datamodules.tables import (
     COMMA_NUMBER,
@@ -39,6 +40,8 @@ class NodeColumns:
     Attributes:
         id, label, client, split: Names of columns.
         features: Names of the feature columns, or ``None`` for all other columns that hold numbers.
+        all_meant: Without ``features``: numbers that only count or name the rows are features, too, since the table was
+            given for nothing else.
     """
 
     id: str
@@ -46,6 +49,7 @@ class NodeColumns:
     client: str | None = None
     split: str | None = None
     features: tuple[str, ...] | None = None
+    all_meant: bool = False
 
     @property
     def named(self) -> list[str]:
@@ -64,6 +68,7 @@ class NodeTable:
         x: Their features, CSR ``(N, F)``; F = 0 where features come from elsewhere.
         label, client, split: Their texts, N each; ``""`` where blank, split as ``train``, ``val``, ``test``.
         feature_names: F names.
+        set_aside: Columns of numbers that only count or name the rows, and are no features, with the reason.
         dropped: ``{"row", "reason", "id"}`` of the other rows, and their ``client`` where there is such a column.
         notices: What was found out instead of given.
     """
@@ -76,6 +81,7 @@ class NodeTable:
     client: list[str]
     split: list[str]
     feature_names: list[str]
+    set_aside: dict[str, str] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
@@ -121,12 +127,14 @@ def read_nodes(
     texts: dict[str, list[str]] = {name: [] for name in columns.named}
     parts: list[sp.csr_matrix] = []
     reasons: dict[int, str] = {}
+    set_aside: dict[str, str] = {}
     for chunk in table.chunks([*columns.named, *(candidates if names is None else names)]):
         if names is None:
             names = _numeric(chunk, candidates, decimal)
             left = [name for name in candidates if name not in names]
-            if names:
-                notices.append(f"`{path}`: the {len(names)} other column(s) of numbers are taken for features.")
+            if not columns.all_meant:
+                set_aside = _counters(chunk, names, decimal)
+                names = [name for name in names if name not in set_aside]
             if left:
                 notices.append(f"`{path}`: {_few(left)} hold text or nothing or have no name, and are no features.")
         if decimal is None:
@@ -146,8 +154,8 @@ def read_nodes(
     for row, name in enumerate(ids):
         if row in reasons:
             continue
-        if is_blank(name):
-            reasons[row] = "no id" + (f" ({shown(name)} counts as blank)" if name else "")
+        if not name:  # `NA` and `null` are names like others
+            reasons[row] = "no id"
         elif name in first:
             reasons[row] = f"the id is that of row {first[name]}, too"
         else:
@@ -157,7 +165,7 @@ def read_nodes(
     dropped = [{"row": row, "reason": reasons[row], "id": ids[row], **client.get(row, {})} for row in sorted(reasons)]
 
     def column(name: str | None, words: Sequence[str] = ()) -> list[str]:
-        """The texts of a column, ``""`` where blank; says so of a word that is taken for a blank."""
+        """The texts of a column of classes or splits, ``""`` where blank; says so of a word that is taken for a blank."""
         if name is None:
             return [""] * len(kept)
         found = [texts[name][row] for row in kept]
@@ -170,9 +178,9 @@ def read_nodes(
     labels = column(columns.label, classes)
     if decimal is None:
         decimal = decimal_mark(labels)
-    return NodeTable(path, ids, kept, x[kept], [_class_name(text, path, decimal) for text in labels],
-                     column(columns.client), _splits(column(columns.split), kept, path), names or [], dropped,
-                     notices)  # fmt: skip
+    owners = [""] * len(kept) if columns.client is None else [texts[columns.client][row] for row in kept]
+    return NodeTable(path, ids, kept, x[kept], _class_names(labels, [(int(row), ids[row]) for row in kept], path, decimal),
+                     owners, _splits(column(columns.split), kept, path), names or [], set_aside, dropped, notices)  # fmt: skip
 
 
 def _numeric(chunk: Chunk, candidates: Sequence[str], decimal: str | None) -> list[str]:
@@ -184,6 +192,18 @@ def _numeric(chunk: Chunk, candidates: Sequence[str], decimal: str | None) -> li
         if has_name(name) and np.isfinite(values).sum() > len(wrong):
             names.append(name)
     return names
+
+
+def _counters(chunk: Chunk, names: Sequence[str], decimal: str | None) -> dict[str, str]:
+    """Columns that only count or name the rows, as far as the first rows tell."""
+    found = {}
+    for name in names:
+        texts = chunk.columns[name]
+        head = np.unique(parse_numbers(texts[:100], decimal or decimal_mark(texts[:100]))[0])
+        if (head == np.round(head)).sum() > 2:  # else there is nothing to ask of the many columns of a bag of words
+            reason = counter_or_id(name, parse_numbers(texts, decimal or decimal_mark(texts))[0])
+            found |= {} if reason is None else {name: reason}
+    return found
 
 
 def _features(chunk: Chunk, names: Sequence[str], decimal: str, reasons: dict[int, str]) -> sp.csr_matrix:
@@ -198,21 +218,35 @@ def _features(chunk: Chunk, names: Sequence[str], decimal: str, reasons: dict[in
     return sp.csr_matrix(values)
 
 
-def _class_name(text: str, path: Path, decimal: str) -> str:
-    """A label as the name of a class; ``1.0`` is class ``1``, and so is ``1,0`` where ``,`` is the decimal mark.
+def _class_names(texts: Sequence[str], rows: Sequence[tuple[int, str]], path: Path, decimal: str) -> list[str]:
+    """Labels as names of classes; ``1.0`` is class ``1``, and so is ``1,0`` where ``,`` is the decimal mark.
+
+    Args:
+        texts: Labels, ``""`` where blank.
+        rows: Number and id of the row of each.
+        path: The file.
+        decimal: ``.`` or ``,``.
 
     Raises:
-        ValueError: The label is a measurement.
+        ValueError: Labels are measurements; names the first.
     """
-    if ("." in text and NUMBER.fullmatch(text)) or (decimal == "," and COMMA_NUMBER.fullmatch(text)):
-        value = float(text.replace(",", "."))
-        if not value.is_integer():
-            raise ValueError(
-                f"`{path}`: label {shown(text)} is a measurement, but nodes are classified here: labels are names or whole "
-                "numbers. Is `data.init_args.label_column` right? Put values into classes first."
-            )
-        return str(int(value))
-    return text
+    names, measured = list(texts), []
+    for place, text in enumerate(texts):
+        if ("." in text and NUMBER.fullmatch(text)) or (decimal == "," and COMMA_NUMBER.fullmatch(text)):
+            value = float(text.replace(",", "."))
+            if value.is_integer():
+                names[place] = str(int(value))
+            else:
+                measured.append(place)
+    if measured:
+        (row, name), known = rows[measured[0]], sum(map(bool, texts))
+        remedy = ("Correct them, or leave them blank." if 10 * len(measured) <= known else
+                  "Is `data.init_args.label_column` right? Put values into classes first.")  # fmt: skip
+        raise ValueError(
+            f"`{path}`, row {row} (id {name!r}): label {shown(texts[measured[0]])} is a measurement, as {len(measured)} of "
+            f"{known} labels are, but nodes are classified here: labels are names or whole numbers. {remedy}"
+        )
+    return names
 
 
 def _splits(texts: list[str], rows: np.ndarray, path: Path) -> list[str]:

@@ -2,13 +2,15 @@
 
 CSV goes through Python's ``csv`` reader and not through ``pandas``, which fills a row that is too short, and takes the
 first column for an index where rows have a field more than the header: either way values would silently move. Here
-each row has as many fields as the header, or a reason why it cannot be used. Rows count from 0 without the header and
-without empty lines, in a file of any kind.
+each row has as many fields as the header, or a reason why it cannot be used. Rows count from 0 without the header,
+without empty lines and without leading comments, in a file of any kind.
 """
 
 from __future__ import annotations
 
 import csv
+import io
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from datamodules.table_scan import not_in_encoding, open_text, scan
 MISSING = frozenset(("", "nan", "na", "n/a", "none", "null"))
 SEPARATORS = (",", "\t", ";", "|", " ")
 MAX_ROWS = 50_000_000
+COMMENT = ("#", "%")  # how leading lines of SNAP's and Matrix Market's files begin
 CHUNK_BYTES = 1 << 24
 CHUNK_ROWS = 50_000
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -92,6 +95,7 @@ class Table:
         if self.is_parquet:
             names = [str(name) for name in _parquet(self.path).schema_arrow.names]
         else:
+            self._skipped, self._in_comment = 0, list[str]()
             names = self._read_head(found.head, found.lines, found.size, list((needed or {}).values()))
         self.columns = _distinct(names, self.notices, self.path)
         for option, name in (needed or {}).items():
@@ -105,6 +109,7 @@ class Table:
                 raise ValueError(f"`{self.path}` has {names.count(name)} columns called {name!r}: rename all but one.")
 
     def _read_head(self, head: str, lines: int, size: int, wanted: list[str]) -> list[str]:
+        head = self._without_comments(head, wanted)
         if self.separator is None:
             self.separator = guess_separator(head, wanted)
             if self.separator != ",":
@@ -112,18 +117,48 @@ class Table:
         self._rows_per_chunk = min(CHUNK_ROWS, max(1, CHUNK_BYTES * max(lines, 1) // max(size, 1)))
         with open_text(self.path, self.form.encoding) as file:
             first = next((row for row in self._parse(file) if row), [])
+        if self._in_comment:
+            return self._in_comment
         if self.form.header:
             return [name.strip() for name in first]
         return [str(number) for number in range(len(first))]
 
+    def _without_comments(self, head: str, wanted: Sequence[str]) -> str:
+        """Skip the leading lines that start with ``#`` or ``%``; the last of them may name the columns, with the sign or not.
+
+        Returns:
+            The first lines from there.
+        """
+        lines = list(io.StringIO(head, newline=""))  # split as the file is
+        size = next((place for place, line in enumerate(lines) if line.strip() and not line.startswith(COMMENT)), 0)
+        comments = [place for place in range(size) if lines[place].startswith(COMMENT)]
+        if not comments:
+            return head
+        last, rest = comments[-1], "".join(lines[size:])
+        named = ""
+        for text in (lines[last], lines[last].lstrip("".join(COMMENT) + " ")) if self.form.header and wanted else ():
+            separator = self.separator or guess_separator(text + rest, wanted)
+            names = [name.strip() for name in next(csv.reader([text], delimiter=separator), [])]
+            if set(wanted) <= set(names):
+                if text == lines[last]:  # the sign belongs to the name that was asked for
+                    size, rest, comments = last, text + rest, comments[:-1]
+                else:
+                    self._in_comment, self.separator, named = names, separator, ", and the last of them names the columns"
+                break
+        self._skipped = size
+        if comments:
+            self.notices.append(f"`{self.path}`: {len(comments)} leading line(s) with `#` or `%` are skipped{named}.")
+        return rest
+
     def _parse(self, file: Any) -> Iterator[list[str]]:
+        file = itertools.islice(file, self._skipped, None)
         reader = csv.reader(file, delimiter=self.separator or ",", strict=True)
         try:
             yield from reader
         except csv.Error as error:
             raise ValueError(
-                f"`{self.path}`, line {reader.line_num}: {error}. A field with quotes or separators in it must be quoted, "
-                'and a quote in it doubled; is a closing `"` missing?'
+                f"`{self.path}`, line {self._skipped + reader.line_num}: {error}. A field with quotes or separators in it must "
+                'be quoted, and a quote in it doubled; is a closing `"` missing?'
             ) from error
         except UnicodeDecodeError as error:
             raise not_in_encoding(self.path, self.form.encoding, error) from error
@@ -145,7 +180,7 @@ class Table:
         places, width = [self.columns.index(name) for name in names], len(self.columns)
         with open_text(self.path, self.form.encoding) as file:
             rows = (row for row in self._parse(file) if row)
-            if self.form.header:
+            if self.form.header and not self._in_comment:
                 next(rows, None)
             number, first, bad, kept = 0, 0, {}, []
             for row in rows:

@@ -29,7 +29,7 @@ from datamodules.molecules.sdf import geometry_set, read_records, record_name
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, Origin, usable_rows
 from datamodules.predicted import PredictedRows
 from datamodules.report import finding, with_remedies
-from datamodules.tables import TableFormat, alike, decimal_mark, is_blank, listed, parse_numbers, shown
+from datamodules.tables import TableFormat, alike, decimal_mark, listed, parse_numbers
 
 METRICS = {"regression": ("rmse", "mae"), "classification": ("auroc",)}
 OWNER = "client"
@@ -163,11 +163,11 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         self.original_ids = [name for file in files for name in self._ids(file, len(files))]
         owner = [name for file in files for name in self._owners(file)]
         for row, name in enumerate(owner):
-            if is_blank(name) and not reasons[row]:
-                reasons[row] = "no client" + (f" ({shown(name)} counts as blank)" if name else "")
+            if not name and not reasons[row]:  # `NA` and `null` are names like others
+                reasons[row] = "no client"
         if self.partition == "column":
-            self.row_clients = ["" if is_blank(name) else name for name in owner]
-        self._all_clients = {name for name in owner if not is_blank(name)} | {file.name for file in files if self.by_file}
+            self.row_clients = owner
+        self._all_clients = set(filter(None, owner)) | {file.name for file in files if self.by_file}
         units, notices = units_of(tasks, self.given_units)
         self.notices += notices
         table = MoleculeTable([], y, tasks, {OWNER: owner}, units if any(units) else [], reasons,

@@ -171,10 +171,13 @@ def column_partition(column: Sequence[object]) -> tuple[list[np.ndarray], list[s
     if blank:
         raise ValueError(f"`data.init_args.client_column` is blank for {len(blank)} molecules (positions "
                          f"{blank[:10]}): each molecule needs a client.")
+    names = sorted(set(column), key=str)
     try:
-        names = sorted(set(column), key=float)                              # type: ignore[arg-type]
+        values = [float(name) for name in names]                            # type: ignore[arg-type]
     except (TypeError, ValueError):
-        names = sorted(set(column), key=str)
+        values = [np.nan]
+    if np.isfinite(values).all():                                           # `nan` and `inf` are names, and have no order
+        names.sort(key=float)                                               # type: ignore[arg-type]
     index = {name: i for i, name in enumerate(names)}
     owner = np.array([index[value] for value in column], dtype=np.int64)
     return [np.flatnonzero(owner == client) for client in range(len(names))], [str(name) for name in names]

@@ -92,7 +92,8 @@ def inspect_data(
     for note in report.get("notices", []):
         say(f"notice: {note}")
     for drop in report["dropped_rows"][:SHOWN_ROWS]:
-        say(f"left out: row {drop['row']}" + (f" (id {drop['id']})" if "id" in drop else "") + f": {drop['reason']}")
+        what = next((f" ({key} {drop[key]})" for key in ("id", "link") if key in drop), "")
+        say(f"left out: row {drop['row']}{what}: {drop['reason']}")
     if len(report["dropped_rows"]) > SHOWN_ROWS:
         say(f"left out: {len(report['dropped_rows']) - SHOWN_ROWS} more rows; --json and --html list them.")
     for f in report["findings"]:

@@ -98,7 +98,7 @@ def _without(
 ) -> list[tuple[int, int, dict[str, Any]]]:
     """Rows of the data that no model predicts, with the reason."""
     reasons = {row: SERVERS if owners.get(row) else UNHELD for row in range(len(originals or ()))}
-    reasons |= {d["row"]: d["reason"] for d in left_out}
+    reasons |= {d["row"]: d["reason"] for d in left_out if "link" not in d}  # rows of links are no samples
     return [
         (row, -1, {"id": _id(row, originals), "client": owners.get(row, ""), "reason": reason})
         for row, reason in reasons.items()

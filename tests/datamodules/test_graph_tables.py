@@ -167,9 +167,14 @@ def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
     with pytest.raises(ValueError, match="1 of 5 links name an id that no node has: edges.csv row 3: 'zz' - 'a'"):
         own(tmp_path)
     data = own(tmp_path, unknown_ids="drop", num_clients=1)
-    assert [(d["row"], d["id"], d["reason"]) for d in data.dropped_rows] == [
+    rows, links = ([d for d in data.dropped_rows if key in d] for key in ("id", "link"))
+    assert [(d["row"], d["id"], d["reason"]) for d in rows] == [
         (1, "a", "the id is that of row 0, too"), (2, "", "no id"), (3, "b", "feature 'f' is blank"),
         (4, "c", "feature 'f': 'five' is not a number"), (5, "", "2 fields instead of 3")]  # fmt: skip
+    edges = str(tmp_path / "edges.csv")  # zz - a is a link of a's that leads elsewhere
+    assert links == [{"row": 2, "reason": "no link: an id is blank", "link": "a - ", "file": edges},
+                     {"row": 4, "reason": "no link: 3 fields instead of 2", "link": " - ", "file": edges}]  # fmt: skip
+    assert data.dropped_rows == rows + links and data.num_rows_read == 7 + 5
     assert by_id(data, data.data.x) == {"a": [1.0], "e": [7.0]} and pairs(data) == {("a", "e")}
     links = data.report()["links"]
     assert (links["unknown"], links["bad"], links["of_dropped_nodes"]) == (1, 2, 1)
@@ -315,16 +320,142 @@ def test_tables_of_nodes_without_rows_or_labels_are_told(tmp_path):
         own(tmp_path)
 
 
+def test_links_that_touch_no_node_are_left_out_by_row_and_a_table_of_nothing_else_is_refused(tmp_path):
+    """Whether links are named wrongly or not read rightly: a graph without links would train without a word."""
+    (tmp_path / "nodes.csv").write_text("id,f,label\na,1,x\nb,,x\nc,3,y\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,c\n1,2\nb,9\nb,c\n")
+    data = own(tmp_path, unknown_ids="drop", num_clients=1)
+    assert [(d["row"], d["link"], d["reason"]) for d in data.dropped_rows if "link" in d] == [
+        (1, "1 - 2", "no link: neither end is a node"), (2, "b - 9", "no link: neither end is a node")]  # fmt: skip
+    assert data.num_rows_read == 3 + 4
+    for links in ("1,2\n3,4\n", "a;c\nc;a\n", "a,c,5\n"):
+        (tmp_path / "edges.csv").write_text("source,target\n" + links)
+        message = "None of the [12] lines of `data.init_args.edges: edges.csv` names a node: edges.csv row 0: .*`edge_header`"
+        with pytest.raises(ValueError, match=message + " and `separator` right.*first line only: source,target"):
+            own(tmp_path, unknown_ids="drop", num_clients=1)
+    (tmp_path / "edges.csv").write_text("source,target\na,far\n")  # all that a site knows may lead elsewhere
+    assert own(tmp_path, unknown_ids="drop", num_clients=1).dropped_rows[1:] == []
+
+
+def test_a_list_of_links_as_snap_writes_it(tmp_path):
+    (tmp_path / "nodes.csv").write_text("id,label,f\n" + "".join(f"{i},{'xy'[i % 2]},{i / 8}\n" for i in range(6)))
+    head = "# Directed graph: example.txt\r\n# Nodes: 6 Edges: 3\r\n# From\tTo\r\n"
+    (tmp_path / "edges.txt").write_text(head + "0\t1\r\n4\t5\r\n0\t2\r\n")
+    for options in ({"edge_header": False, "source_column": "0", "target_column": "1"},
+                    {"source_column": "From", "target_column": "To"}):  # fmt: skip
+        data = own(tmp_path, edges="edges.txt", num_clients=1, **options)
+        assert pairs(data) == {("0", "1"), ("4", "5"), ("0", "2")} and data.dropped_rows == []
+        assert any("edges.txt`: 3 leading line(s) with `#` or `%` are skipped" in note for note in data.report()["notices"])
+
+
+def guessing(tmp_path, columns, label=lambda i: "abc"[i % 3], size=60, **options):
+    """A graph with these columns of numbers."""
+    names = ",".join(["id", "label", *columns])
+    rows = "".join(",".join([f"n{i}", label(i), *(f"{column(i)}" for column in columns.values())]) + "\n" for i in range(size))
+    (tmp_path / "nodes.csv").write_text(f"{names}\n{rows}")
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"n{i},n{i // 2}\n" for i in range(1, size)))
+    return own(tmp_path, **{"num_clients": 1, "partition": "random", **options})
+
+
+SUSPICIOUS = ("guessed_ids", "label_in_features", "feature_determines_label", "odd_labels", "rare_classes")
+
+
+def suspicions(data):
+    return {f["kind"]: f for f in data.report()["findings"] if f["kind"] in SUSPICIOUS}
+
+
+def test_counters_ids_and_codes_of_the_class_are_no_features_unless_named(tmp_path):
+    columns = {"label_code": lambda i: i % 3, "row_number": lambda i: i, "customer_id": lambda i: 7000 + 13 * (i // 2),
+               "batch": lambda i: 4 - i % 3, "noise": lambda i: i * 37 % 11}  # fmt: skip
+    data = guessing(tmp_path, columns)
+    assert data.feature_names == ["noise"] and data.schema["num_features"] == 1
+    found = suspicions(data)
+    assert set(found) == {"guessed_ids", "label_in_features"}
+    assert found["guessed_ids"]["message"] == (
+        "'row_number', 'customer_id': no feature (`row_number` is a running number by its name, and no number repeats; "
+        "`customer_id` is an id by its name)."
+    )
+    assert found["label_in_features"]["message"] == (
+        "'label_code', 'batch': no feature, since it is 'label' in other words (each value has nodes of one class only)."
+    )
+    assert all("Name the features in `data.init_args.features`" in f["remedy"] for f in found.values())
+    named = guessing(tmp_path, columns, features=["label_code", "row_number"])
+    assert named.data.x[4].tolist() == [1.0, 4.0] and suspicions(named) == {}
+    with pytest.raises(ValueError, match=r"no column of numbers .* \(not taken: 'row_number', 'label_code', which count"):
+        guessing(tmp_path, {name: columns[name] for name in ("label_code", "row_number")})
+
+
+def test_a_feature_that_separates_two_classes_is_told_and_kept(tmp_path):
+    data = guessing(tmp_path, {"age": lambda i: i % 2, "noise": lambda i: i * 37 % 11}, label=lambda i: "ab"[i % 2])
+    assert data.feature_names == ["age", "noise"]
+    told = suspicions(data)["feature_determines_label"]["message"]
+    assert told.startswith("'age': a feature that determines 'label' by itself")
+    spread = guessing(tmp_path, {"age": lambda i: i % 2 + i % 20}, label=lambda i: "ab"[i % 2])  # 21 values: three nodes each
+    assert suspicions(spread) == {}
+    few = guessing(tmp_path, {"rare": lambda i: int(i < 4)}, label=lambda i: "ab"[i < 4])  # four nodes: chance may do it
+    assert suspicions(few) == {}
+
+
+def test_a_counter_at_one_client_is_no_feature_anywhere(tmp_path):
+    for client, start in (("north", 0), ("south", 12)):
+        (tmp_path / client).mkdir()
+        rows = "".join(f"{start + i},{start + i},{i / 4},{'xy'[i % 2]}\n" for i in range(12))
+        (tmp_path / client / "nodes.csv").write_text("id,place,f,label\n" + rows)
+        (tmp_path / client / "edges.csv").write_text(f"source,target\n{start},{start + 1}\n")
+    data = own(tmp_path)
+    assert data.feature_names == ["f"] and suspicions(data)["guessed_ids"]["count"] == 1
+    (tmp_path / "x.csv").write_text("id,place\n" + "".join(f"{i},{i}\n" for i in range(24)))
+    for client, start in (("north", 0), ("south", 12)):
+        (tmp_path / client / "x.csv").write_text("id,place\n" + "".join(f"{start + i},{i}\n" for i in range(12)))
+    assert own(tmp_path, features="x.csv").feature_names == ["place"]  # a table that was given for nothing else
+
+
+def test_odd_labels_are_named_by_row(tmp_path):
+    noise = {"noise": lambda i: i * 37 % 11}
+    data = guessing(tmp_path, noise, label=lambda i: "7" if i == 41 else "ab"[i % 2])
+    assert suspicions(data)["odd_labels"]["message"] == (
+        "1 of 60 labels in 'label' are numbers, the others names: '7' in row 41 (id 'n41')."
+    )
+    word = guessing(tmp_path, noise, label=lambda i: "error" if i == 41 else f"{i % 2}")
+    assert suspicions(word)["odd_labels"]["count"] == 1
+    assert suspicions(guessing(tmp_path, noise, label=lambda i: ("7", "a")[i % 2])) == {}  # as many of either kind
+    message = r"row 41 \(id 'n41'\): label '0.5' is a measurement, as 1 of 60 labels are.*Correct them"
+    with pytest.raises(ValueError, match=message):
+        guessing(tmp_path, noise, label=lambda i: "0.5" if i == 41 else "ab"[i % 2])
+    rare = guessing(tmp_path, noise, label=lambda i: "bule" if i == 41 else f"class-{i % 12}", size=1000)
+    assert suspicions(rare)["rare_classes"]["message"] == (
+        "1 of 13 classes have a single one of 1000 labelled nodes: 'bule' in row 41 (id 'n41')."
+    )
+
+
+def test_na_and_null_and_nan_are_names_of_nodes_and_clients(tmp_path):
+    """Namibia's code is NA."""
+    (tmp_path / "nodes.csv").write_text("id,f,label,site\nNA,1.5,x,NA\nnull,2.5,y,nan\nnan,3.5,x,2\n,4.5,y,1\ne,5.5,y,\n")
+    (tmp_path / "edges.csv").write_text("source,target\nNA,null\nnan,NA\n")
+    data = own(tmp_path, client_column="site")
+    assert data.client_names == ["2", "NA", "nan"] and [d["reason"] for d in data.dropped_rows] == ["no id"]
+    assert pairs(data) == {("NA", "null"), ("NA", "nan")}
+    assert data.partition_record()["membership"] == [[2], [0], [1]]
+    pq = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import table
+
+    rows = {"id": ["NA", "null", "nan", None], "f": [1.5, 2.5, 3.5, 4.5], "label": ["x", "y", "x", "y"],
+            "site": ["NA", "nan", None, "1"]}  # fmt: skip
+    pq.write_table(table(rows), tmp_path / "nodes.parquet")
+    data = own(tmp_path, nodes="nodes.parquet", client_column="site")
+    assert data.client_names == ["NA", "nan"] and data.partition_record()["membership"] == [[0], [1]]
+    assert [(d["row"], d["reason"]) for d in data.dropped_rows] == [(3, "no id")]
+
+
 def test_words_that_are_taken_for_blanks_are_told_and_may_be_classes(tmp_path):
     (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
     rows = "".join(f"{i},{i},{('none', 'mild', '')[i % 3]},{('NA', 'EU')[i % 2]}\n" for i in range(1, 7))
     (tmp_path / "nodes.csv").write_text("id,f,label,region\n" + rows)
     data = own(tmp_path, client_column="region")
-    assert data.class_names == ["mild"] and data.client_names == ["EU"]
+    assert data.class_names == ["mild"] and data.client_names == ["EU", "NA"]
     told = [note.split("`: ")[1] for note in data.notices if "blank" in note]
     remedy = "list it in `data.init_args.classes` if it is a class"
-    assert told == [f"2 times 'none' in column 'label' is taken for a blank; {remedy}.",
-                    "3 times 'NA' in column 'region' is taken for a blank."]  # fmt: skip
+    assert told == [f"2 times 'none' in column 'label' is taken for a blank; {remedy}."]
     data = own(tmp_path, num_clients=1, classes=["none", "mild"])
     assert by_id(data, data.data.y) == {"1": 1, "2": -1, "3": 0, "4": 1, "5": -1, "6": 0}
     assert not any("label" in note for note in data.notices)

@@ -412,9 +412,9 @@ def test_what_looks_like_classes_is_told_how_to_be_some(tmp_path):
         ready(files=str(tmp_path / "m.csv"), cache_dir=None)
 
 
-def test_a_client_whose_name_counts_as_blank_is_told(tmp_path):
+def test_a_client_may_be_called_na_and_without_a_name_there_is_none(tmp_path):
     rows = "".join(f"{'C' * i},{('EU', 'NA', '')[i % 3]},{i}\n" for i in range(1, 10))
     (tmp_path / "m.csv").write_text("smiles,region,y\n" + rows)
     data = ready(files=str(tmp_path / "m.csv"), client_column="region", cache_dir=None)
-    assert {d["reason"] for d in data.dropped_rows} == {"no client", "no client ('NA' counts as blank)"}
-    assert data.row_clients == ["", "", "EU"] * 3
+    assert {d["reason"] for d in data.dropped_rows} == {"no client"}
+    assert data.row_clients == ["NA", "", "EU"] * 3 and data.partition_record()["client_names"] == ["EU", "NA"]

@@ -103,8 +103,8 @@ def test_labels_of_molecules_stay_in_their_row(tmp_path_factory, rows, dialect, 
 @st.composite
 def graphs(draw):
     size = draw(st.integers(1, 10))
-    ids = draw(st.lists(PRINTABLE.filter(lambda t: t.strip().lower() not in ("", "nan", "na", "n/a", "none", "null")),
-                        min_size=size, max_size=size))  # fmt: skip
+    names = st.one_of(PRINTABLE.filter(str.strip), st.sampled_from(["NA", "nan", "null"]))
+    ids = draw(st.lists(names, min_size=size, max_size=size))
     rows = [{"id": name.strip(), "label": draw(st.one_of(BLANK, st.sampled_from(["cat", "dog", "3", "3.0"]))),
              "client": draw(st.sampled_from(["north", "south", ""])),
              "wrong": draw(st.sampled_from([None] * 6 + ["feature", "blank", "id", "long"]))} for name in ids]  # fmt: skip
@@ -146,6 +146,8 @@ def test_features_and_links_of_nodes_stay_where_they_belong(tmp_path_factory, gr
             assert not kept
         elif "is blank" in said:
             assert not any(rows[place]["client"] for place in kept)
+        elif "names a node" in said:
+            assert links and not any(ends[end] and ends[end] in known for pair in links for end in pair)
         else:
             assert policy == "raise" and unknown and f"{unknown} of {len(links)} links name an id that no node has" in said
         return
@@ -156,7 +158,11 @@ def test_features_and_links_of_nodes_stay_where_they_belong(tmp_path_factory, gr
     wanted = {frozenset((ends[a], ends[b])) for a, b in links if ends[a] in first and ends[b] in first and ends[a] != ends[b]}
     found = {frozenset(data.original_ids[kept[v]] for v in pair) for pair in data.data.edge_index.T.tolist()}
     assert found == wanted and data.data.edge_index.size(1) == 2 * len(wanted)
-    assert [d["row"] for d in data.dropped_rows] == [place for place in range(len(rows)) if place not in kept]
+    assert [d["row"] for d in data.dropped_rows if "id" in d] == [place for place in range(len(rows)) if place not in kept]
+    unusable = [place for place, pair in enumerate((ends[a], ends[b]) for a, b in links)
+                if not all(pair) or not (known.issuperset(pair) or set(first) & set(pair))]  # fmt: skip
+    assert [d["row"] for d in data.dropped_rows if "link" in d] == unusable
+    assert data.num_rows_read == len(rows) + len(links)
     if by_client:
         members = dict(zip(data.client_names, data.partition_record()["membership"], strict=True))
         assert members == {name: [p for p in kept if rows[p]["client"] == name]

@@ -152,6 +152,8 @@ def test_other_partitions():
     members, names = column_partition(["b", "10", "9", "b"])
     assert names == ["10", "9", "b"] and [part.tolist() for part in members] == [[1], [2], [0, 3]]
     assert column_partition([10, 9, 10])[1] == ["9", "10"]
+    assert column_partition(["nan", "10", "9", "NA"])[1] == ["10", "9", "NA", "nan"]  # names, and so by letters
+    assert column_partition(["10", "nan", "9"])[1] == ["10", "9", "nan"]
     with pytest.raises(ValueError, match=r"client_column.*blank for 2.*\[1, 2\]"):
         column_partition(["a", None, float("nan")])
     assert label_groups(np.array([1, 0, np.nan, 1]), regression=False).tolist() == [2, 1, 0, 2]

@@ -85,12 +85,12 @@ def test_a_metric_that_is_nowhere_defined_stops_nothing(run, tmp_path, federatio
 
 def test_nodes_by_the_global_model(run, tmp_path):
     ids = ["x 9", "b", "é", *(f"n{i}" for i in range(20, 2, -1))]
-    lines = [f"{name},{i},{'yes' if i % 2 else 'no'},{'north' if i % 3 else 'south'}" for i, name in enumerate(ids)]
+    lines = [f"{name},{i / 4},{'yes' if i % 2 else 'no'},{'north' if i % 3 else 'south'}" for i, name in enumerate(ids)]
     lines.insert(1, "broken,one,no,north")
     (tmp_path / "nodes.csv").write_text("id,f,label,shop\n" + "\n".join(lines), encoding="utf-8")
-    (tmp_path / "edges.csv").write_text(
-        "source,target\n" + "".join(f"{a},{b}\n" for a, b in zip(ids, ids[1:], strict=False)), encoding="utf-8")  # fmt: skip
-    rows = run(GRAPH)
+    links = "".join(f"{a},{b}\n" for a, b in zip(ids, ids[1:], strict=False)) + "?,b c\n"  # neither end is a node
+    (tmp_path / "edges.csv").write_text("source,target\n" + links, encoding="utf-8")
+    rows = run(GRAPH, "--data.init_args.unknown_ids", "drop")  # rows of links are none of `predictions.csv`
     assert [r["id"] for r in rows] == [ids[0], "broken", *ids[1:]]
     assert list(rows[0]) == ["id", "client", "model", "prediction", "probability_no", "probability_yes", "reason"]
     broken = rows.pop(1)
