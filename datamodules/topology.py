@@ -75,8 +75,6 @@ def subgraph_of(graph: Data, ids: Tensor) -> Data:
     for key, value in graph.to_dict().items():
         if key == "edge_index":
             part[key] = ends[:, kept]
-        elif key == "num_nodes":
-            part[key] = ids.numel()
         elif key == "x":
             part[key] = select_rows(value, ids)
         elif isinstance(value, Tensor) and graph.is_edge_attr(key):

@@ -71,3 +71,16 @@ def test_equals_the_definition_on_real_molecules_and_travels_with_the_batch(tmp_
         expected = np.array([number[key] for key in wanted[radius]])
         assert classes(batch.environment[:, radius].numpy()) == classes(expected)
     assert torch.equal(packed.environments, packed.collate(torch.arange(len(packed))).environment)
+
+
+def test_atoms_without_edges_differ_by_what_they_are():
+    nothing = np.zeros((2, 0), dtype=np.int64)
+    found = atom_environments(np.array([3, 5, 3]), nothing, nothing[0], radius=2)
+    assert all(classes(column) == [[0, 2], [1]] for column in found.T)
+
+
+def test_the_bond_is_told_from_the_neighbour():
+    # Neighbour a over bond 1 and neighbour b over bond 0, or the other way round: other environments, equal sums.
+    ends, codes = np.array([[0, 1, 3, 4], [2, 2, 5, 5]]), np.array([0, 1, 1, 0])
+    found = atom_environments(np.array([0, 1, 7, 0, 1, 7]), ends, codes, radius=1)
+    assert classes(found[:, 1]) == [[0, 3], [1, 4], [2], [5]]

@@ -167,3 +167,19 @@ def test_refusals():
         impair(GAMMA, 0.1, 0, holdout=-0.1)
     with pytest.raises(ValueError, match="without nodes"):
         impair(graph(0, []), 0.1, 0)
+
+
+def test_what_is_hidden_by_default():
+    """h = .15 of 40 nodes is 6, of which round(.1 * 6) = 1 is held out; 50 draws, from 0 on."""
+    data = graph(40, [(i, (i + step) % 40) for i in range(40) for step in (1, 3, 7)])
+
+    class Client:
+        schema = {}
+
+    Client.data = data
+    module = ImpairedDataModule(Client())
+    first = module.train_dataloader().dataset[0]
+    assert len(module.train_dataloader()) == 50 and len(first.hidden_id) == 6
+    assert len(first.holdout_target.unique()) == 1 and int((~first.count_mask).sum()) <= 4
+    assert torch.equal(first.hidden_id, impair(data, 0.15, 0, 0.1, 0).hidden_id)
+    assert bool(impair(data, 0.15, 0).count_mask.all())

@@ -206,3 +206,41 @@ def test_scaffold_split_keeps_groups_whole():
     groups = np.array([0] * 50 + [1] * 30 + [2] * 10 + [3] * 5 + [4] * 5)
     parts = scaffold_split(groups)
     assert [sorted(set(groups[parts[name]])) for name in ("train", "val", "test")] == [[0, 1], [2], [3, 4]]
+
+
+def test_balanced_clients_with_their_fair_share_get_no_more():
+    """Two groups of 10 and tiny alpha, so each goes to one client: balanced, the second goes to the other; else by chance."""
+    groups, sizes = np.repeat([0, 1], 10), {True: set(), False: set()}
+    for balanced in sizes:
+        for seed in range(20):
+            parts = scaffold_lda(groups, 2, 1e-9, seed, min_size=0, balanced=balanced)
+            sizes[balanced].add(tuple(map(len, parts)))
+    assert sizes == {True: {(10, 10)}, False: {(10, 10), (0, 20), (20, 0)}}
+    assert [len(p) for p in scaffold_lda(groups, 2, 1e-9, min_size=0)] == [10, 10]  # balanced is the default
+
+
+def test_members_of_a_group_are_shuffled_before_they_are_shared_out():
+    first, _ = scaffold_lda(np.zeros(100, dtype=int), 2, 1e6, balanced=False)
+    assert 30 < len(first) < 70 and first.tolist() != list(range(len(first)))
+    assert 25 < first.mean() < 75  # of positions 0 .. 99; a prefix of 50 has 24.5
+
+
+def official_first_group(size, alpha, seed):
+    """How the authors' code shares group 1 of 2 out among two clients, written down for this case."""
+    rng, members = np.random.RandomState(seed), np.arange(size)
+    rng.shuffle(members)
+    share = rng.dirichlet([alpha, alpha])
+    cut = int(share[0] / share.sum() * size)
+    return [sorted(members[:cut].tolist()), sorted(members[cut:].tolist())]
+
+
+def test_the_official_partition_starts_with_seed_two_and_tries_the_next():
+    groups = np.array([0] * 30 + [1] * 5)  # the last group is lost
+    shares = {seed: official_first_group(30, 0.5, seed) for seed in range(2, 40)}
+    assert [part.tolist() for part in official_partition(groups, 2, 0.5, min_size=0)] == shares[2]
+    enough = min(map(len, shares[2])) + 1
+    later = next(seed for seed, parts in shares.items() if min(map(len, parts)) >= enough)
+    found = official_partition(groups, 2, 0.5, min_size=enough, tries=later - 1)
+    assert [part.tolist() for part in found] == shares[later]
+    with pytest.raises(ValueError, match="official.*short"):
+        official_partition(groups, 2, 0.5, min_size=enough, tries=later - 2)

@@ -250,3 +250,26 @@ def test_checkpoints_restore_masks(tmp_path):
         tmp_path / "masked.ckpt", encoder=MaskedGCN(hidden_channels=16), weights_only=True
     )
     assert torch.equal(again.eval()(graph), module.eval()(graph))
+
+
+def test_a_glorot_head_has_glorot_bounds_for_its_bias_too():
+    # C = 500 classes, H = 512: the bias is uniform on +-sqrt(6 / 501) = .1094; that of nn.Linear on +-1 / sqrt(512) = .0442.
+    torch.manual_seed(0)
+    for init, bound in (("glorot", 0.109435), ("linear", 0.044195)):
+        encoder = GCNWithHead(hidden_channels=512, head_init=init)
+        encoder.build(2, 500)
+        bias = encoder.head.bias.detach()
+        assert 0.97 * bound < float(bias.max()) <= bound + 1e-6 and -bound - 1e-6 <= float(bias.min()) < -0.97 * bound
+    assert MaskedGCN().head_init == "glorot" and GCNWithHead().head_init == "linear"
+
+
+@pytest.mark.parametrize("make", [MaskedGCN, lambda **width: Masked(GCNWithHead(**width))])
+def test_by_default_entries_below_a_thousandth_are_pruned(make):
+    graph, encoder = _graph(), make(hidden_channels=8)
+    encoder.build(12, 4)
+    encoder.eval()
+    head = getattr(encoder, "encoder", encoder).head
+    for value, pruned in ((0.0011, False), (0.0009, True)):
+        head.mask.data.fill_(value)
+        logits = encoder(graph.x, graph.edge_index)
+        assert torch.equal(logits, head.bias.expand_as(logits)) == pruned

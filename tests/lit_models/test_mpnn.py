@@ -146,3 +146,15 @@ def test_mean_readout_and_molecules_without_atoms():
             out = encoder(empty)
         assert out.shape == (4, 1) and bool(out.isfinite().all())
         torch.testing.assert_close(out[[0, 2]], encoder(batch).detach())
+
+
+def test_the_attention_stays_finite_for_large_energies():
+    """exp(x . q) itself overflows above 88; the weights are those of the softmax."""
+    torch.manual_seed(0)
+    own, library = Set2Set(4, 3, 1), PyGSet2Set(4, processing_steps=3, num_layers=1)
+    own.lstm.load_state_dict(library.lstm.state_dict())
+    x, batch = 1e4 * torch.randn(5, 4), torch.tensor([0, 0, 0, 1, 1])
+    with torch.no_grad():
+        found = own(x, batch, 2)
+        assert bool(found.isfinite().all()) and found.abs().max() > 1e3
+        torch.testing.assert_close(found, library(x, batch, dim_size=2), atol=1e-2, rtol=1e-4)

@@ -375,3 +375,10 @@ def test_dense_rows_of_sparse_features():
     assert torch.equal(dense_rows(x.to_sparse_csr(), index), x[index])
     with pytest.raises(ValueError, match="dense or sparse CSR"):
         dense_rows(x.to_sparse_coo(), index)
+
+
+def test_count_loss_without_nodes_is_zero_for_every_beta():
+    for beta in (0.0, 1.0):  # the mean of nothing would be NaN
+        predicted = torch.zeros(0, requires_grad=True)
+        loss = count_loss(predicted, torch.zeros(0, dtype=torch.long), beta)
+        assert loss.item() == 0.0 and torch.autograd.grad(loss, predicted)[0].shape == (0,)

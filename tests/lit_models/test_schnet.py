@@ -131,3 +131,9 @@ def test_bonds_and_positions_are_not_mixed_up_before_round_1():
         with pytest.raises(ValueError, match=f"{encoder.__name__}` learns from bonds, .* Use `lit_models.SchNet`"):
             encoder().build({**schema, "atom_features": 0, "bond_features": 0, "positions": True})
     SchNet().build({**schema, "positions": True})  # data may have both
+
+
+def test_a_pair_exactly_at_the_cutoff_is_within_it():
+    pos = torch.tensor([[0.0, 0, 0], [3, 4, 0], [3, 4, 0.01]])
+    pairs, distance = radius_pairs(pos, torch.tensor([0, 0, 0]), 1, cutoff=5.0)
+    assert sorted(map(sorted, pairs.T.tolist())) == [[0, 1], [1, 2]] and distance.tolist() == [5.0, pytest.approx(0.01)]

@@ -44,3 +44,8 @@ def test_default_objective_remembers_nothing():
         objective.load_state({"previous": torch.ones(1)})
     with pytest.raises(NotImplementedError, match="`__call__"):
         objective(None, None)
+
+
+def test_a_single_labelled_pair_is_its_own_mean():
+    values, mask = torch.tensor([[3.0, torch.inf], [7.0, 7.0]]), torch.tensor([[True, False], [False, False]])
+    assert masked_mean(values, mask).item() == 3.0

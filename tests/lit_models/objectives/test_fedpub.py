@@ -294,3 +294,12 @@ def test_errors_name_the_remedy():
         MaskedProximal(l1_reduction="max")
     with pytest.warns(UserWarning, match="l1_reduction: mean"):
         MaskedProximal(l1=1e-3)
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.1])
+def test_proximal_none_leaves_nothing_but_the_l1_term(l1):
+    module = Tiny(ERM())
+    objective, terms = _penalty(module, l1=l1, l2=5.0, proximal="none", l1_reduction="mean")
+    assert terms.keys() == ({"mask_l1"} if l1 else set()) and objective._received is None
+    if l1:
+        torch.testing.assert_close(terms["mask_l1"].detach(), torch.tensor(0.0875))  # .1 * 3.5 / 4

@@ -469,3 +469,12 @@ def test_official_cache_has_no_discrepancy_for_the_remainder():
 
 def test_exported_names():
     assert flit.focal_factor is focal.focal_factor
+
+
+@pytest.mark.parametrize("variant", ["paper", "official"])
+def test_vats_probe_and_norm_follow_the_variant_unless_they_are_given(variant):
+    by_default = FLITPlus(variant=variant).vat
+    assert (by_default.probe, by_default.official_norm) == ((1e-3, True) if variant == "official" else (1e-2, False))
+    for norm in (True, False):
+        given = FLITPlus(variant=variant, probe=0.5, official_norm=norm, radius=3.0, power_iterations=2).vat
+        assert (given.probe, given.official_norm, given.radius, given.power_iterations) == (0.5, norm, 3.0, 2)

@@ -132,3 +132,10 @@ def test_average_starts_anew_in_each_fit():
 def test_arguments_are_checked(name, value):
     with pytest.raises(ValueError, match=f"objective.init_args.{name}` of `FedFocal` must be at least 0"):
         FedFocal(**{name: value})
+
+
+def test_the_average_is_a_constant_whoever_computed_it():
+    omega, average = torch.tensor([[2.0]], requires_grad=True), torch.tensor([4.0], requires_grad=True)
+    to_omega, to_average = torch.autograd.grad(normalised(omega, average).sum(), (omega, average), allow_unused=True)
+    close(to_omega, [[0.25]])
+    assert to_average is None

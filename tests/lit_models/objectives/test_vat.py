@@ -7,7 +7,7 @@ import torch
 from objective_samples import Linear, Rows, loss_and_gradient, make_trainer, rows_data, trained
 
 from lit_models.molecule_predictor import bernoulli_kl, soft_bce
-from lit_models.objectives import ERM, FedVAT, vat
+from lit_models.objectives import ERM, FedVAT, FLITPlus, vat
 from lit_models.objectives.extra_passes import Replay
 from lit_models.objectives.vat import VAT, random_directions, search, unit_rows
 
@@ -253,3 +253,13 @@ def test_works_in_validation_free_trainers_with_inference_mode():
 def test_arguments_are_checked(name, value):
     with pytest.raises(ValueError, match=f"objective.init_args.{name}`"):
         FedVAT(**{name: value})
+
+
+def test_no_generator_is_kept_between_two_fits():
+    """Objectives are copied and pickled there; a new fit begins a stream of its own."""
+    for objective in (FedVAT(), FLITPlus()):
+        module = linear(((1.0, -1.0, 0.5, 2.0),), objective)
+        held = []
+        module.on_train_epoch_end = lambda m=module, h=held: h.append(m.objective.vat._generator is not None)
+        make_trainer(max_epochs=1).fit(module, rows_data(tasks=1))
+        assert held == [True] and objective.vat._generator is None

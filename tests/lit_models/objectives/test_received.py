@@ -1,0 +1,105 @@
+"""The pass over all training data: which loader it takes, and that nothing of the loader's own randomness is used up."""
+
+import copy
+
+import torch
+from objective_samples import Linear, make_trainer, rows_data
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+
+from lit_models.objectives import FLIT
+from lit_models.objectives.received import SampleTable, batch_size_of, in_order
+
+
+class Trainer:
+    """What `in_order` asks a trainer for."""
+
+    def __init__(self, loader):
+        self.train_dataloader, self.datamodule = loader, None
+
+
+class OwnIteration(DataLoader):
+    def __iter__(self):
+        return iter([[3], [1]])
+
+
+class OwnIterator(DataLoader):
+    def _get_iterator(self):
+        return iter([[3], [1]])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+def test_a_loader_with_a_way_of_its_own_is_taken_as_it_is():
+    """A loader over its data set would give other batches, or none."""
+    for loader in (OwnIteration(range(4)), OwnIterator(range(4)), DataLoader(Stream()), [[1], [2]]):
+        assert in_order(Trainer(loader)) is loader
+
+
+def test_any_other_is_read_in_order_without_dropping_in_batches_of_its_size():
+    data, collate = list(range(10, 17)), lambda rows: list(rows)
+    batches = [[10, 11, 12], [13, 14, 15], [16]]
+    for loader in (
+        DataLoader(data, batch_size=3, shuffle=True, drop_last=True, collate_fn=collate),
+        DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 3, drop_last=True), collate_fn=collate),
+    ):
+        assert list(in_order(Trainer(loader))) == batches
+    whole = DataLoader(data, batch_size=None, sampler=RandomSampler(data))
+    assert list(in_order(Trainer(whole))) == data
+    assert batch_size_of(Trainer(DataLoader(data, batch_size=3))) == 3 and batch_size_of(Trainer([1])) is None
+
+
+class Drawing(OwnIteration):
+    """Batches in an order of its own, drawn from its own generator."""
+
+    def __iter__(self):
+        for rows in torch.randperm(len(self.dataset), generator=self.generator).split(self.batch_size):
+            yield self.collate_fn(rows)
+
+
+def test_the_generators_of_a_loader_are_as_before():
+    """With FLIT, which looks at all data when training begins, the batches are those of training without it."""
+    drawn = []
+    for objective in (None, FLIT()):
+        data = rows_data()
+        data.loader = Drawing(range(9), batch_size=4, collate_fn=data.batch, generator=torch.Generator().manual_seed(5))
+        module = Linear(objective)
+        module.build(data.schema)
+        seen = []
+        module.on_train_batch_start = lambda batch, index, seen=seen: seen.append(batch.sample_id.tolist())
+        make_trainer(max_epochs=2).fit(module, data)
+        drawn.append(seen)
+    assert drawn[0] == drawn[1] and drawn[0][:3] != drawn[0][3:]
+
+
+def test_the_generator_of_a_sampler_is_as_before():
+    data = rows_data()
+    generator = torch.Generator().manual_seed(5)
+    sampler = RandomSampler(range(9), generator=generator)
+    data.loader = OwnBatches(range(9), batch_size=4, sampler=sampler, collate_fn=data.batch)
+    module = Linear(FLIT())
+    module.build(data.schema)
+    expected = torch.randperm(9, generator=torch.Generator().manual_seed(5))  # as if nobody had drawn before
+    seen = []
+    module.on_train_batch_start = lambda batch, index: seen.append(batch.sample_id)
+    make_trainer(max_epochs=1).fit(module, data)
+    assert torch.equal(torch.cat(seen), data.ids[expected])
+
+
+class OwnBatches(DataLoader):
+    def _get_iterator(self):
+        return super()._get_iterator()
+
+
+def test_of_a_repeated_id_the_first_row_counts():
+    table = SampleTable(torch.tensor([7, 5, 7, 5]), {"loss": torch.tensor([1.0, 2.0, 3.0, 4.0])})
+    assert table.at(torch.tensor([5, 7, 5]))["loss"].tolist() == [2.0, 1.0, 2.0]
+
+
+def test_values_of_several_batches_are_joined_by_name():
+    parts = [(torch.tensor([4, 2]), {"a": torch.tensor([40.0, 20.0]), "b": torch.tensor([4.0, 2.0])}),
+             (torch.tensor([3]), {"a": torch.tensor([30.0]), "b": torch.tensor([3.0])})]  # fmt: skip
+    found = SampleTable.of(copy.deepcopy(parts)).at(torch.tensor([3, 4]))
+    assert found["a"].tolist() == [30.0, 40.0] and found["b"].tolist() == [3.0, 4.0]
