@@ -18,7 +18,7 @@ from lit_models.encoders import GraphSAGE
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen_generators import CountGenerator, FeatureGenerator, attach, peer_gradient
 from lit_models.neighgen_losses import count_loss, draw_slots, train_counts
-from lit_models.neighgen_start import principal_directions
+from lit_models.neighgen_start import principal_directions, start_at_topics
 
 SCHEMA = {"num_features": 6, "num_classes": 3}
 SGD = lambda parameters: torch.optim.SGD(parameters, lr=0.1)  # noqa: E731
@@ -699,3 +699,181 @@ def test_stock_trainer_learns_what_can_be_learnt(tmp_path):
 def test_same_seed_same_weights(tmp_path):
     first, second = fit(tmp_path / "a", max_epochs=2)[0], fit(tmp_path / "b", max_epochs=2)[0]
     assert same(first.state_dict(), second.state_dict())
+
+
+# ---- what a mutation changed without a test that noticed -------------------------------------------------------------
+
+
+def test_z_is_centred_where_it_started_and_has_length_r():
+    batch, module = impair(random_graph(), 0.3, 0), neighgen(embedding_norm=3.0)
+    module.start(batch)
+    module.eval()
+    raw = module.encoder(batch.x, batch.edge_index)
+    assert raw.mean(0).abs().max() > 1e-2
+    torch.testing.assert_close(module.z_shift, raw.mean(0).detach())
+    centred = raw - raw.mean(0)
+    torch.testing.assert_close(module.embed(batch), 3.0 * centred / centred.norm(dim=1, keepdim=True))
+
+
+def test_counts_start_at_the_mean_of_those_to_train_on():
+    batch, module = impair(random_graph(), 0.4, 0, holdout=0.4), neighgen()
+    module.start(batch)
+    known = batch.missing_count[batch.count_mask].float().mean()
+    assert abs(float(known - batch.missing_count.float().mean())) > 1e-2
+    torch.testing.assert_close(module.dgen(torch.zeros(1, 8))[0], known)
+
+
+def test_lambda_f_weighs_the_local_and_the_cross_term_alike():
+    """theta - lr lambda_f (grad L^f local + g): with lr .1, lambda_f .25 and g = 4, the cross term moves each weight by .1."""
+    module, batch = started(optimizer=SGD, lambda_f=0.25)
+    plain, _ = started()
+    query = module.query(batch, seed=7)
+    start, local = module.generator_weights(), plain.local_gradient(batch, query)
+    module.exchange_step(batch, query, {n: torch.full_like(w, 4.0) for n, w in start.items()}, module.exchange_optimizer())
+    for name, parameter in module.fgen.named_parameters():
+        torch.testing.assert_close(parameter.detach(), start[name] - 0.1 * 0.25 * local[name] - 0.1)
+
+
+def test_the_optimiser_of_phase_2_holds_fgen_alone(client):
+    """Weight decay, and whatever else an optimiser does without a gradient, must not reach encoder and dGen."""
+    module, _ = client
+    held = [p for group in module.exchange_optimizer().param_groups for p in group["params"]]
+    assert [id(p) for p in held] == [id(p) for p in module.fgen.parameters()]
+
+
+def test_the_gradient_of_a_step_is_gone_afterwards(client):
+    """Else the next step would take it again."""
+    module, batch = client
+    query = module.query(batch, seed=1)
+    module.exchange_step(batch, query, None, module.exchange_optimizer())
+    assert all(p.grad is None for p in module.parameters())
+
+
+@pytest.mark.parametrize("chunk", [3, 6, 9, 1000])
+def test_an_answer_does_not_depend_on_how_many_vectors_are_compared_at_once(client, chunk):
+    """Parts of a request add up: none is counted twice, as it is where gradients of earlier parts are not set to zero."""
+    module, batch = client
+    query, features = module.query(batch, seed=7), random_graph(30, 1).x
+    whole = ask(module, query, features)
+    for name, gradient in ask(module, query, features, chunk=chunk).items():
+        torch.testing.assert_close(gradient, whole[name], atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("feature_range", "mean"), [("tanh", [-1.0, 0.0, 1.0]), ("sigmoid", [0.0, 0.5, 1.0])])
+def test_features_that_are_always_at_the_end_of_their_range_give_a_finite_start(feature_range, mean):
+    """A word that each or no node has: atanh and logit of it are infinite."""
+    fgen = FeatureGenerator(4, 3, 2, (5,), feature_range)
+    fgen.start_at(torch.tensor(mean))
+    candidates, _ = fgen(torch.zeros(1, 4), torch.ones(1, 2, dtype=torch.bool))
+    assert bool(fgen.out.bias.isfinite().all()) and (candidates - torch.tensor(mean)).abs().max() < 0.1
+
+
+def test_a_known_number_of_missing_neighbours_replaces_the_predicted_one():
+    data, module = random_graph(), neighgen()
+    module.start(impair(data, 0.3, 0))
+    missing = torch.arange(40) % 5  # up to 4, of 3 slots
+    counts, features = module.generate(data, 0, missing)
+    assert torch.equal(counts, missing.clamp(max=3)) and len(features) == int(counts.sum())
+
+
+def test_at_most_max_rows_are_drawn_in_order_with_a_divisor_in_proportion():
+    module, rows = neighgen(max_rows=4), torch.arange(0, 20, 2)
+    chosen, divisor = module._sample(rows, 25, None)
+    assert len(chosen) == 4 and chosen.tolist() == sorted(set(chosen.tolist())) and set(chosen.tolist()) <= set(rows.tolist())
+    assert divisor == 10  # 25 * 4 / 10
+    assert module._sample(torch.arange(100), 10, None)[1] == 1  # .4, at least 1
+    assert len({tuple(module._sample(rows, 25, None)[0].tolist()) for _ in range(20)}) > 5
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    for few in (rows[:4], rows[:3]):  # all of them, and nothing is drawn
+        assert module._sample(few, 25, None) == (few, 25)
+    module.max_rows = None
+    assert module._sample(rows, 25, None) == (rows, 25) and torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_task_loss_of_a_single_labelled_node_is_its_cross_entropy():
+    batch, module = impair(random_graph(), 0.3, 0), neighgen(profile="paper").eval()
+    node = int(batch.train_mask.nonzero()[0])
+    for labelled, expected in ((1, None), (0, 0.0)):
+        batch.y = torch.full_like(batch.y, -1)
+        batch.y[node] = 1 if labelled else -1
+        nothing = torch.zeros(0, dtype=torch.long)
+        terms = module.generator_terms(batch, nothing, torch.zeros(0, 8), torch.zeros(0, 3, dtype=torch.bool), 1)
+        if expected is None:
+            expected = F.cross_entropy(module.classifier(batch.x, batch.edge_index)[[node]], torch.tensor([1])).item()
+        assert terms["task_loss"].item() == pytest.approx(expected)
+
+
+def test_the_report_by_hand():
+    """ñ = .6, 1.4, 3.6, 0 and n = 2, 0, 1, 5, of which the last two are held out; P = 3."""
+    module = neighgen(embedding_norm=None)
+    said = torch.tensor([0.6, 1.4, 3.6, 0.0])
+    module.dgen.forward = lambda z: said
+    module.encoder.forward = lambda x, edges: torch.zeros(4, 8)
+    hidden = torch.tensor([[1.0, 0, 0, 0, 0, 0], [0, 2.0, 0, 0, 0, 0]])
+    batch = Data(
+        x=torch.full((4, 6), 0.5), edge_index=torch.zeros(2, 0, dtype=torch.long), hidden_x=hidden,
+        missing_count=torch.tensor([2, 0, 1, 5]), count_mask=torch.tensor([True, True, False, False]),
+        pair_ptr=torch.tensor([0, 2, 2, 2, 2]), pair_target=torch.tensor([0, 1]),
+        holdout_ptr=torch.tensor([0, 0, 0, 1, 1]), holdout_target=torch.tensor([1]), num_nodes=4,
+    )  # fmt: skip
+    found = module.report(batch)
+    close = lambda name, value: torch.testing.assert_close(found[name], value, atol=1e-5, rtol=0)  # noqa: E731
+    close("count_mae", (2.6 + 5.0) / 2)
+    close("mean_count_mae", (0.0 + 4.0) / 2)  # mean n of those trained on: 1
+    close("count_saturation", 0.25)  # 4 > 3
+    close("generated_per_node", (1 + 1 + 3 + 0) / 4)
+    close("missing_per_node", 2.0)
+    close("zero_error", 4.0)
+    close("train_zero_error", 1.0)  # the nearer of both
+    close("mean_error", 5 * 0.25 + 1.5**2)
+    close("train_mean_error", 6 * 0.25)
+    assert 0 < found["generator_error"] != found["train_generator_error"]
+    assert module.report(batch) == found and module.report(batch, seed=1)["generator_error"] != found["generator_error"]
+    for name in ("count_mask",):
+        for value in (True, False):  # nothing held out, or nothing else
+            batch[name] = torch.full((4,), value)
+            assert "count_mae" not in module.report(batch)
+
+
+def test_defaults_are_the_documented_ones():
+    module = LitNeighGen()
+    names = ("embedding_channels", "num_slots", "hidden_channels", "feature_range", "count_activation", "calibrate",
+             "embedding_norm", "profile", "count_beta", "train_count", "sampler", "dropout", "max_rows")  # fmt: skip
+    assert [getattr(module, name) for name in names] == [
+        128, 5, (128, 32), "sigmoid", "softplus", True, 8.0, "seed", 1.0, "max", "random", 0.0, None
+    ]  # fmt: skip
+    assert (module.encoder.hidden_channels, module.encoder.num_layers, module.encoder.dropout) == (64, 2, 0.5)
+    assert module.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 1e-3
+    assert (module.monitor, module.monitor_mode, module.private_entries) == ("generator_error", "min", ("*",))
+    for wrong in ({"num_slots": 0}, {"profile": "x"}, {"sampler": "x"}, {"train_count": "x"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            LitNeighGen(**wrong)
+    assert LitNeighGen(num_slots=1).num_slots == 1
+
+
+@pytest.mark.parametrize(
+    ("feature_range", "good", "bad"),
+    [("sigmoid", (0.0, 1.0), (-0.1, 1.1)), ("tanh", (-1.0, 1.0), (-1.1, 1.1)), ("relu", (0.0, 9.0), (-0.1, -1.0)),
+     ("identity", (-9.0, 9.0), ())],
+)  # fmt: skip
+def test_the_ends_of_the_range_can_be_generated_and_nothing_beyond(feature_range, good, bad):
+    module = neighgen(feature_range=feature_range)
+    module.check_features(torch.tensor([[0.0, 0.5], list(good)]))
+    module.check_features(torch.tensor([list(good)]).to_sparse_csr())
+    for value in bad:
+        with pytest.raises(ValueError, match="Features go from .* but `feature_range"):
+            module.check_features(torch.tensor([[0.5, value]]))
+    for value in (torch.nan, torch.inf):
+        with pytest.raises(ValueError, match="needs finite features"):
+            module.check_features(torch.tensor([[0.5, value]]))
+
+
+def test_an_encoder_of_constant_features_keeps_its_random_start():
+    """There is no direction, and no spread to divide by."""
+    encoder = GraphSAGE(hidden_channels=4)
+    encoder.build(3, 2)
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    for x in (torch.ones(5, 3), torch.ones(5, 3).to_sparse_csr(), torch.ones(1, 3)):
+        start_at_topics(encoder, x)
+        assert same(before, encoder.state_dict())

@@ -135,3 +135,25 @@ def test_weighted_fedavg_sends_the_same(tmp_path):
     federate(tmp_path, engine=spy, strategy=FedAvg(weighting="num_samples"), num_rounds=1)
     up = [m for d, m in spy.seen if d == "up" and m.kind == "fit"]
     assert [m.payload.values["num_samples"] for m in up] == [10, 16, 24, 8]
+
+
+def test_going_on_where_the_file_is_gone_begins_a_new_one(tmp_path):
+    ledger = Ledger()
+    ledger.open(tmp_path / "ledger.jsonl", resume_at=100)
+    ledger.record("up", Message("fit", "r", 0, 1, Payload({"w": torch.zeros(2)})))
+    assert ledger.flush() == (tmp_path / "ledger.jsonl").stat().st_size > 0
+    ledger.close()
+    assert ledger.flush() == 0  # no file any more
+
+
+def test_totals_by_hand_and_restored():
+    ledger = Ledger()
+    ledger.record("down", Message("fit", "r", 0, 1, Payload({"w": torch.zeros(2)})))  # 8 bytes and `{}`
+    ledger.record("up", Message("fit", "r", 0, 1, Payload({"w": torch.zeros(3)})))
+    ledger.record("up", Message("query", "r", 0, 1))
+    assert ledger.totals() == {"up": 16, "down": 10, "by_kind": {"fit": 24, "query": 2}}
+    other = Ledger()
+    other.restore(ledger.totals())
+    other.record("up", Message("fit", "r", 1, 1))
+    assert other.totals() == {"up": 18, "down": 10, "by_kind": {"fit": 26, "query": 2}}
+    assert ledger.totals()["by_kind"] == {"fit": 24, "query": 2}

@@ -303,3 +303,13 @@ def test_proximal_none_leaves_nothing_but_the_l1_term(l1):
     assert terms.keys() == ({"mask_l1"} if l1 else set()) and objective._received is None
     if l1:
         torch.testing.assert_close(terms["mask_l1"].detach(), torch.tensor(0.0875))  # .1 * 3.5 / 4
+
+
+def test_the_warning_begins_above_what_is_advised(recwarn):
+    for quiet in ({"l1": 1e-5}, {"l1": 1.0, "l1_reduction": "mean"}, {}):
+        MaskedProximal(**quiet)
+    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
+    with pytest.warns(UserWarning, match="l1: 1.1e-05"):
+        MaskedProximal(l1=1.1e-5)
+    defaults = MaskedProximal()
+    assert (defaults.l1, defaults.l2, defaults.l1_reduction, defaults.proximal) == (0.0, 1e-3, "sum", "note")

@@ -1,0 +1,241 @@
+"""One worker answers for its clients: streams of their own, what is remembered, and what an error leaves behind."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from federations import CPU, Deep, Linear, Table, TrainOnly
+
+from fl_lightning.engine.client import Client, ClientHalf, LocalSettings, Worker, named_outputs
+from fl_lightning.engine.messages import Message, Payload
+from fl_lightning.engine.store import ClientStore
+
+
+class Drawing(Linear):
+    """Keeps a number of each random stream in every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = []
+
+    def draw(self):
+        self.drawn.append((torch.rand(1).item(), float(np.random.rand()), random.random()))
+
+    def training_step(self, batch, batch_idx):
+        self.draw()
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        self.draw()
+        return super().validation_step(batch, batch_idx)
+
+    def test_step(self, batch, batch_idx):
+        self.draw()
+        return super().test_step(batch, batch_idx)
+
+    def predict_step(self, batch, batch_idx):
+        self.draw()
+        return super().predict_step(batch, batch_idx)
+
+
+def worker(module=None, half=None, seed=3, data=None, **settings):
+    """Two clients with the same data."""
+    torch.manual_seed(0)
+    data = [Table(8, seed=1), Table(8, seed=1)] if data is None else data
+    for client in data:
+        if isinstance(client, Table):
+            client.predict_dataloader = client.val_dataloader
+    args = LocalSettings("run", seed, 5, CPU, **settings)
+    return Worker(module or Drawing(), half or ClientHalf(), dict(enumerate(data)), args)
+
+
+def ask(site, kind, client=0, round=0, tensors=None, **values):
+    reply = site.handle(Message(kind, "run", round, client, Payload(tensors or {}, values)))
+    assert reply.error is None, reply.error
+    return reply.payload
+
+
+def global_states():
+    return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
+
+
+@pytest.mark.parametrize("kind", ["fit", "val", "test", "predict"])
+def test_each_client_and_round_has_streams_of_its_own_and_the_callers_go_on(kind):
+    """Else two sites with the same data would train alike, with the same dropout and the same batches."""
+
+    def draws(seed, client, round):
+        site = worker(seed=seed)
+        before = global_states()
+        if kind in ("val", "test"):
+            ask(site, "evaluate", client, round, stages=[kind])
+        else:
+            ask(site, kind, client, round)
+        assert global_states() == before
+        assert len(site.module.drawn) == 1
+        return site.module.drawn[0]
+
+    first = draws(3, 0, 0)
+    assert draws(3, 0, 0) == first
+    for other in (draws(3, 1, 0), draws(3, 0, 1), draws(4, 0, 0)):
+        assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_training_and_evaluation_draw_from_other_streams():
+    site = worker()
+    ask(site, "fit")
+    ask(site, "evaluate", stages=["val", "test"])
+    ask(site, "predict")
+    assert len({draw[0] for draw in site.module.drawn}) == 4
+
+
+def test_a_client_starts_from_the_initial_weights_and_what_it_has_received():
+    site = worker()
+    initial = {n: t.clone() for n, t in site.initial.items()}
+    moved = ask(site, "fit", 0).tensors
+    assert not torch.equal(moved["net.weight"], initial["net.weight"])
+    site.half = Showing()
+    assert torch.equal(ask(site, "show", 1).tensors["net.weight"], initial["net.weight"])
+    ones = torch.ones(1, 3)
+    shown = ask(site, "show", 0, tensors={"net.weight": ones}).tensors
+    assert torch.equal(shown["net.weight"], ones) and torch.equal(shown["net.bias"], initial["net.bias"])
+
+
+class Showing(ClientHalf):
+    """Its step ``show`` sends the live module as `load` has made it."""
+
+    def show(self, client, request):
+        client.load(request.tensors)
+        return Payload(client._worker.entries.get(client.shared_names))
+
+
+def test_personal_clients_remember_everything_others_their_private_entries():
+    for personal, kept in ((True, {"net.weight", "net.bias"}), (False, set())):
+        site = worker(half=ClientHalf(personal=personal))
+        sent = ask(site, "fit").tensors
+        stored = site.stores[0].section("module")
+        assert stored.keys() == kept and all(torch.equal(stored[n], sent[n]) for n in kept)
+        assert not site.stores[1]
+    site = worker(Deep(), private=("head.*",))
+    sent = ask(site, "fit").tensors
+    assert site.stores[0].section("module").keys() == {"head.weight", "head.bias"} and "head.weight" not in sent
+    assert site.stores[0].section("objective")["count"].item() == 1
+
+
+def test_the_optimisers_state_is_kept_only_if_it_is_to_be_carried():
+    for carry in (True, False):
+        site = worker(Deep(), carry_optimizer_state=carry)
+        for round in range(2):
+            ask(site, "fit", round=round)
+        steps = {t.item() for n, t in site.stores[0].section("optimizer").items() if n.endswith("/step")}
+        assert steps == ({2.0} if carry else set())
+
+
+def test_private_entries_are_refused_by_name():
+    site = worker(Deep(), private=("head.*",))
+    reply = site.handle(Message("fit", "run", 0, 0, Payload({"head.weight": torch.zeros(1, 4)})))
+    assert "Received private entries: head.weight. They never cross the border." in reply.error
+
+
+class Failing(ClientHalf):
+    """Writes to its memory, and then goes wrong in one way or another."""
+
+    def fail(self, client, request):
+        client.store.values["half"] = True
+        client.store.put_section("half", {"x": torch.ones(1)})
+        what = request.values["what"]
+        if what == "raise":
+            raise RuntimeError("the disk is gone")
+        if what == "store":
+            client.store.put_section("half", {"x": torch.tensor([float("nan")])})
+        tensors = {"x": torch.tensor([float("inf")])} if what == "reply" else {}
+        return Payload(tensors, {"x": float("nan")} if what == "value" else {})
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("raise", "RuntimeError: the disk is gone"), ("reply", "non-finite values in `x` of its reply"),
+        ("store", "non-finite values in `half/x` of its private state"), ("value", "ValueError: Out of range float"),
+    ],
+)  # fmt: skip
+def test_an_error_has_a_reason_and_leaves_the_memory_as_it_was(what, error):
+    site = worker(half=Failing())
+    before = site.stores[0]
+    request = Message("fail", "run", 2, 0, Payload(values={"what": what}))
+    reply = site.handle(request)
+    assert reply.error.startswith(error)
+    assert (reply.kind, reply.round, reply.client) == ("fail", 2, 0) and not reply.payload.tensors
+    assert site.stores[0] is before and not before
+    assert ask(site, "fail", what="nothing").tensors == {} and site.stores[0].values == {"half": True}
+
+
+def test_a_request_that_changes_no_memory_keeps_the_store_itself():
+    """So that a checkpoint can link the file of the last one."""
+    site = worker(half=ClientHalf(personal=True))
+    ask(site, "fit")
+    kept = site.stores[0]
+    ask(site, "evaluate", stages=["val"])
+    assert site.stores[0] is kept
+
+
+@pytest.mark.parametrize("kind", ["_hidden", "dance"])
+def test_an_unknown_step_is_an_error_with_its_name(kind):
+    site = worker(half=Failing())
+    site.half._hidden = lambda client, request: Payload()
+    assert f"Failing has no protocol step `{kind}`" in site.handle(Message(kind, "run", 0, 0)).error
+
+
+def test_a_memo_is_computed_once_for_each_key_and_client():
+    site, computed = worker(), []
+
+    def value(client, key):
+        asking = Client(site, client, 0, ClientStore())
+        return asking.memo("graph", key, lambda: computed.append((client, key)) or len(computed))
+
+    assert [value(0, 1), value(0, 1), value(1, 1), value(0, 2), value(0, 2)] == [1, 1, 2, 3, 3]
+    assert computed == [(0, 1), (1, 1), (0, 2)]
+
+
+def test_a_client_with_nothing_to_train_on_says_so_and_sends_nothing():
+    class Empty(Table):
+        num_train_samples = 0
+
+    site = worker(data=[Empty(8, seed=1)])
+    reply = ask(site, "fit")
+    assert reply.tensors == {} and reply.values == {"num_samples": 0, "metrics": {}} and not site.module.drawn
+
+
+def test_undefined_figures_are_null():
+    class Undefined(Linear):
+        def training_step(self, batch, batch_idx):
+            self.log("train_undefined", float("nan"))
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_endless", float("inf"))
+            super().validation_step(batch, batch_idx)
+
+    site = worker(Undefined(), data=[Table(8, seed=1), TrainOnly(8, seed=1)])
+    metrics = ask(site, "fit").values["metrics"]
+    assert metrics["train_undefined"] is None and metrics["train_loss"] > 0
+    values = ask(site, "evaluate", stages=["val"]).values
+    assert values["val"]["endless"] is None and values["val"]["loss"] > 0
+    assert ask(site, "evaluate", 1, stages=["val"]).values == {"val": None}
+
+
+def test_predictions_are_numbered_by_batch():
+    class Two(Linear):
+        def predict_step(self, batch, batch_idx):
+            return {"y": torch.full((1,), float(batch_idx))}
+
+    class Halves(Table):
+        def val_dataloader(self):
+            return torch.utils.data.DataLoader(self.held, batch_size=4)
+
+    site = worker(Two(), data=[Halves(8, seed=1)])
+    assert {n: t.item() for n, t in ask(site, "predict").tensors.items()} == {"0/y": 0.0, "1/y": 1.0}
+    assert named_outputs(torch.ones(2)).keys() == {"output"}
+    for wrong in ([torch.ones(1)], {"y": 1.0}):
+        with pytest.raises(ValueError, match="`predict_step` returned .*; return a tensor or a dict of tensors"):
+            named_outputs(wrong)
