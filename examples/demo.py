@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl_lightning.cli import main as fl_lightning
+from fl_lightning.commands import main as fl_lightning
 from fl_lightning.reporting.tables import text_table
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -61,7 +61,9 @@ def fit(config: str, arguments: list[str]) -> tuple[dict, Path]:
     """``fl-lightning fit --config configs/CONFIG.yaml ARGUMENTS``: the content of results.json, and the run's folder."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        fl_lightning(["fit", f"--config={CONFIGS / config}.yaml", *arguments])
+        code = fl_lightning(["fit", f"--config={CONFIGS / config}.yaml", *arguments])
+    if code:
+        raise SystemExit(code)
     folder = Path(said.getvalue().rsplit("run: ", 1)[-1].strip())
     return json.loads((folder / "results.json").read_text(encoding="utf-8")), folder
 

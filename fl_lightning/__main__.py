@@ -1,25 +1,15 @@
-"""``fl-lightning`` and ``python -m fl_lightning``. The commands of a site and of a server start without torch."""
+"""``fl-lightning`` and ``python -m fl_lightning``: the one place that reads the process's arguments."""
 
 import os
 import sys
 
-from fl_lightning.flower.commands import COMMANDS
-from fl_lightning.flower.commands import main as site_or_server
+from fl_lightning.commands import main as run
 
 
 def main() -> None:
     """Console script."""
     _find_own_classes()
-    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
-        try:
-            code = site_or_server(sys.argv[1:])
-        except (ValueError, OSError) as error:
-            sys.stderr.write(f"fl-lightning: error: {error}\n")
-            code = 1
-        raise SystemExit(code)
-    from fl_lightning.cli import main as cli
-
-    cli()
+    raise SystemExit(run(sys.argv[1:]))
 
 
 def _find_own_classes() -> None:

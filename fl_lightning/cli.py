@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import warnings
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,11 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from fl_lightning.central import fit_centrally
-from fl_lightning.comparison.commands import COMMANDS
-from fl_lightning.comparison.commands import main as compare_or_report
-from fl_lightning.config_errors import sentence, told
+from fl_lightning.commands import AT_SITES, COMPARING
+from fl_lightning.config_errors import sentence
 from fl_lightning.config_files import check_plain, load_yaml
 from fl_lightning.engine.checkpoint import run_of
-from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.local import quiet
-from fl_lightning.flower.commands import COMMANDS as SITE_COMMANDS
 from fl_lightning.reporting.inspection import inspect_data
 from fl_lightning.reporting.left_out import RowsLeftOut
 from fl_lightning.reporting.predictions import write_apart, write_predictions
@@ -35,9 +32,6 @@ from fl_lightning.reporting.run_folder import central_run_of
 from fl_lightning.reporting.tables import score_lines
 from fl_lightning.settings import FederationSettings
 from fl_lightning.trainer import FederatedTrainer
-
-# What a user can put right: told without a traceback.
-MISTAKES = (ValueError, FederationError, OSError)
 
 # What a run's weights do not depend on: not compared on resuming.
 NOT_COMPARED = ("logger", "default_root_dir", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
@@ -67,7 +61,7 @@ class FederatedCLI(LightningCLI):
             self._run()
         except ArgumentError as error:
             parser = self._subcommand_parsers.get(args[0] if args else "", self.parser)
-            raise ValueError(sentence(error, args, parser, (*COMMANDS, *SITE_COMMANDS))) from error
+            raise ValueError(sentence(error, args, parser, (*COMPARING, *AT_SITES))) from error
 
     def _run(self) -> None:
         super().__init__(
@@ -312,21 +306,14 @@ def _options(args: list[str], start: str) -> list[tuple[str, str]]:
     return found
 
 
-def main(args: list[str] | None = None) -> None:
-    """Console script; mistakes of the configuration or the data end with a message and exit code 1."""
-    given = sys.argv[1:] if args is None else args
-    try:
-        if given and given[0] in COMMANDS:
-            code = compare_or_report(given)
-            if code:
-                raise SystemExit(code)
-            return
-        FederatedCLI(given)
-    except MISTAKES as error:
-        if os.environ.get("FL_LIGHTNING_TRACEBACK"):
-            raise
-        sys.stderr.write(f"fl-lightning: error: {told(error)}\n(FL_LIGHTNING_TRACEBACK=1 shows where.)\n")
-        raise SystemExit(1) from error
+def main(args: Sequence[str]) -> int:
+    """Run ``fit``, ``validate``, ``test``, ``predict`` or ``inspect``; returns the exit code.
+
+    Raises:
+        ValueError: For a mistake of the configuration or the data; `fl_lightning.commands` tells it without a traceback.
+    """
+    FederatedCLI(list(args))
+    return 0
 
 
 def _say(lines: list[str]) -> None:

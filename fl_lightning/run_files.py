@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fl_lightning.assembly import Assembly
 from fl_lightning.engine import checkpoint
-from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.transport import Engine
+from fl_lightning.errors import ResumeError
 from fl_lightning.reporting.given import given, run_config, write_config
 from fl_lightning.reporting.run_folder import RunFolder
 from fl_lightning.run_state import Best, RunState

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_lightning.cli import main
+from fl_lightning.commands import main
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -30,7 +30,7 @@ def run_tutorial(name, config, monkeypatch, capsys):
                 words = shlex.split(line)
                 assert words[0] == "fl-lightning"
                 capsys.readouterr()
-                main(words[1:])
+                assert main(words[1:]) == 0
                 said[words[1]] = capsys.readouterr().out
         elif language == "text":
             for line in block.strip().split("\n"):

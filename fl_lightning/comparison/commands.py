@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fl_lightning.comparison.runner import Runner
     from fl_lightning.comparison.search import Study
 
-COMMANDS = ("compare", "report")
 STOPPED = 3  # exit code: the budget ended before all cells did
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.ledger import is_ledger
 from fl_lightning.engine.store import read_tensors, write_tensors
 from fl_lightning.engine.transport import Engine
+from fl_lightning.errors import ResumeError
 
 FORMAT = 1
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.ledger import Ledger
 from fl_lightning.engine.messages import Message, NoReply, Payload, non_finite
 from fl_lightning.engine.replies import Expected, odd_ones_out
 from fl_lightning.engine.transport import Engine
+from fl_lightning.errors import FederationError
 
 
 @dataclass

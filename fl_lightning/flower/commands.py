@@ -16,8 +16,6 @@ from fl_lightning.flower.server_config import ServerConfig
 from fl_lightning.flower.site_config import SiteConfig
 from fl_lightning.flower.yaml_config import address, name
 
-COMMANDS = ("site", "server", "client")
-
 SERVER_YAML = """# The server of a federation. fl-lightning server --config server.yaml; docs/deployment.md
 listen: {listen}            # host:port that sites reach (TLS); the only port to open in the firewall
 control: 127.0.0.1:{control}      # for commands of this machine; never reachable from elsewhere
@@ -41,7 +39,7 @@ folder: state                 # private state, ledger.jsonl (all that came and w
 
 
 def main(given: Sequence[str]) -> int:
-    """Run one of :data:`COMMANDS`.
+    """Run ``site``, ``server`` or ``client``.
 
     Raises:
         ValueError: A mistake in a file or an argument.

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from federations import CPU
 
 from datamodules import SyntheticCitationDataModule
 from fl_lightning import FedAvg, FederatedTrainer
-from fl_lightning.cli import main
+from fl_lightning.commands import main
 from lit_models import GraphSAGE, LitNodeClassifier
 
 CONFIG = """
@@ -42,10 +43,9 @@ def call(tmp_path, monkeypatch, capsys):
     def run(command, *options, config="small.yaml"):
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["fl-lightning"])
-        code = 0
         try:
-            main([command, "--config", config, *options])
-        except SystemExit as end:
+            code = main([command, "--config", config, *options])
+        except SystemExit as end:  # of argparse, and of `inspect --strict`
             code = end.code
         out, err = capsys.readouterr()
         return code, out, err
@@ -253,10 +253,12 @@ def test_the_module_runs_as_a_program(monkeypatch):
     from fl_lightning import __main__ as program
 
     called = []
-    monkeypatch.setattr("fl_lightning.cli.main", lambda: called.append(sys.argv[1]))
-    monkeypatch.setattr(sys, "argv", ["fl-lightning", "fit"])
-    program.main()
-    assert called == ["fit"]
+    monkeypatch.setattr("fl_lightning.cli.main", lambda args: called.append(args) or 3)
+    monkeypatch.setattr(sys, "argv", ["fl-lightning", "fit", "--config", "configs/demo.yaml"])
+    with pytest.raises(SystemExit) as end:
+        program.main()
+    (args,) = called
+    assert end.value.code == 3 and args[:2] == ["fit", "--config"] and Path(args[2]).is_file()  # the package's own
 
 
 # ---- central, by the federation's rules -----------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import yaml
 from jsonargparse import ArgumentError
 
 from fl_lightning import __main__ as program
-from fl_lightning.cli import FederatedCLI, main
+from fl_lightning.cli import FederatedCLI
+from fl_lightning.commands import main
 from fl_lightning.comparison import commands as comparing
 from fl_lightning.comparison.changes import merged, nested
 from fl_lightning.comparison.plan import read_plan
@@ -113,10 +114,9 @@ def test_mistakes_in_a_config(written, change, reason):
     ],
 )
 def test_mistakes_on_the_command_line(written, capsys, arguments, reason):
-    with pytest.raises(SystemExit) as end:
-        main(["fit", "--config", written({}), *arguments])
+    code = main(["fit", "--config", written({}), *arguments])
     said = capsys.readouterr().err
-    assert end.value.code == 1 and said.startswith(f"fl-lightning: error: {reason}") and len(said.splitlines()) == 2
+    assert code == 1 and said.startswith(f"fl-lightning: error: {reason}") and len(said.splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,18 @@ def test_the_current_folder_is_the_first_place_of_classes_here_and_in_new_proces
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
     monkeypatch.setattr(sys, "argv", ["fl-lightning", "fit"])
-    monkeypatch.setattr("fl_lightning.cli.main", lambda: None)
-    program.main()
-    program.main()
+    monkeypatch.setattr("fl_lightning.__main__.run", lambda args: 0)
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            program.main()
     assert sys.path[0] == str(tmp_path) and sys.path.count(str(tmp_path)) == 1
     assert str(tmp_path) in spawn.get_preparation_data("a worker")["sys_path"]
     (tmp_path / "own_pkg_here.py").write_text("X = 1\n")
     assert importlib.import_module("own_pkg_here").X == 1
     monkeypatch.setattr(sys, "flags", SimpleNamespace(safe_path=True))  # python -P
     monkeypatch.chdir(tmp_path.parent)
-    program.main()
+    with pytest.raises(SystemExit):
+        program.main()
     assert str(tmp_path.parent) not in sys.path
 
 

@@ -24,8 +24,8 @@ from federations import (
 from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.engine import WorkerProcesses, worker_processes
 from fl_lightning.engine.client import ClientHalf
-from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.messages import Payload
+from fl_lightning.errors import FederationError
 
 
 def order(tmp_path, **content):

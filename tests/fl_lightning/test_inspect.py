@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from datamodules import GraphCSVDataModule, MoleculeCSVDataModule, SyntheticCitationDataModule
 from fl_lightning import FedAvg, FederatedTrainer
-from fl_lightning.cli import main
+from fl_lightning.commands import main
 from fl_lightning.reporting.forecast import forecast, readable
 from fl_lightning.reporting.inspection import client_columns, inspect_data
 from fl_lightning.settings import FederationSettings
@@ -221,10 +221,9 @@ def test_exit_codes(tmp_path, monkeypatch, capsys):
 
     def code(*options):
         try:
-            main(["inspect", "--config", "own.yaml", *options])
+            return main(["inspect", "--config", "own.yaml", *options])
         except SystemExit as end:
             return end.code
-        return 0
 
     nothing = code("--strict")
     said = capsys.readouterr().out

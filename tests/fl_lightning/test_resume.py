@@ -27,9 +27,9 @@ from federations import (
 
 from fl_lightning import FedAvg, FederatedTrainer, LocalOnly
 from fl_lightning.engine import InProcess, checkpoint
-from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.ledger import is_ledger
 from fl_lightning.engine.store import write_tensors
+from fl_lightning.errors import ResumeError
 from fl_lightning.strategies import Phase
 
 SETTINGS = {"num_rounds": 5, "clients_per_round": 0.6, "carry_optimizer_state": True, "seed": 0}

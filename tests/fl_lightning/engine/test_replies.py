@@ -10,11 +10,11 @@ from federations import CPU, Central, Linear, Table, clients, federate
 from fl_lightning import FedAvg, FederatedTrainer, FedPub, FedSagePlus, LocalOnly
 from fl_lightning.engine import InProcess
 from fl_lightning.engine.client import ClientHalf
-from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.remote import CONTACT
 from fl_lightning.engine.replies import evaluate_reply, odd_ones_out, predict_reply
+from fl_lightning.errors import FederationError
 from fl_lightning.strategies.fedpub import EMBEDDING
 
 INITIAL = {"w": torch.zeros(2, 3), "b": torch.zeros(2), "count": torch.zeros((), dtype=torch.int64)}

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_lightning.engine import InProcess
-from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Message, Payload
+from fl_lightning.errors import FederationError
 from fl_lightning.settings import FederationSettings
 from fl_lightning.strategies import FedAvg, FedSagePlus
 from fl_lightning.strategies.averaging import average

@@ -15,9 +15,9 @@ from datamodules.planted import PlantedDataModule
 from fl_lightning import FedAvg, FederatedTrainer, FedPub
 from fl_lightning.engine import InProcess, WorkerProcesses
 from fl_lightning.engine.client import Client, LocalSettings, Worker
-from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.seeds import derive
 from fl_lightning.engine.store import ClientStore
+from fl_lightning.errors import FederationError
 from fl_lightning.reporting.monitor import is_better
 from fl_lightning.reporting.scores import summarise
 from fl_lightning.strategies.fedpub import (
