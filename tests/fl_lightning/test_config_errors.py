@@ -57,7 +57,7 @@ def written(tmp_path):
         (
             {"federation.engine": {"class_path": "lit_models.GraphSAGE"}},
             "`federation.engine`: `lit_models.GraphSAGE` is no `Engine`. There are: fl_lightning.engine.InProcess, "
-            "fl_lightning.engine.WorkerProcesses.",
+            "fl_lightning.engine.WorkerProcesses",
         ),
         (
             {f"{ENCODER}.init_args.hiden_channels": 4},

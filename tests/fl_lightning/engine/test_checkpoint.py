@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from fl_lightning.engine.errors import ResumeError
 
 from fl_lightning.engine import checkpoint
 from fl_lightning.engine.checkpoint import Checkpoints, difference, existing, find, name_of, read, run_of
-from fl_lightning.engine.errors import ResumeError
 from fl_lightning.engine.store import write_tensors
 
 

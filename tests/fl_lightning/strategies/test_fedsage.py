@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fl_lightning.engine.errors import FederationError
 from torch_geometric.data import Data
 
 import datamodules.impairing
@@ -16,7 +17,6 @@ from datamodules.impairing import impair
 from datamodules.mending import mend
 from fl_lightning import FedSagePlus
 from fl_lightning.engine.client import Client, LocalSettings, Worker
-from fl_lightning.engine.errors import FederationError
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.seeds import derive
