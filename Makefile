@@ -2,6 +2,8 @@
 # make test    set up, then the whole test suite
 # make lint    set up, then ruff
 # make docs    set up, then the docs site in site/; a warning is an error
+# make wheel   build wheel and sdist, install each in an environment of its own and start it there
+# make coverage      the whole test suite, and which lines it does not run (htmlcov/)
 # make constraints   ask pip whether constraints.txt can be solved with every extra
 # make clean   remove the environment
 
@@ -16,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 # Quiet if all goes well; once more, with everything pip says, if not.
 quietly = $(1) -qq $(2) || $(1) $(2)
 
-.PHONY: demo test lint docs constraints clean
+.PHONY: demo test lint docs wheel coverage constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -29,6 +31,23 @@ lint: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+wheel: $(VENV)/.installed-test
+	@rm -rf dist build/installed
+	@$(call quietly,$(PIP),build)
+	@$(BIN)/python -m build --outdir dist . > build.log || { cat build.log; exit 1; }
+	@rm build.log
+	@$(PYTHON) -m venv build/installed
+	@build/installed/bin/python -m pip install -qq -c constraints.txt --disable-pip-version-check torch==2.13.0
+	@for file in dist/*.whl dist/*.tar.gz; do \
+	  build/installed/bin/python -m pip install -qq -c constraints.txt --disable-pip-version-check --force-reinstall --no-deps $$file && \
+	  build/installed/bin/python -m pip install -qq -c constraints.txt --disable-pip-version-check $$file && \
+	  (cd build/installed && bin/fl-lightning inspect --config configs/demo.yaml > inspected.txt && grep -q num_clients inspected.txt) && \
+	  echo "$$file: installed, and inspects configs/demo.yaml" || exit 1; done
+
+coverage: $(VENV)/.installed-test
+	@$(call quietly,$(PIP),pytest-cov)
+	@$(BIN)/python -m pytest -m "not slow" --cov=fl_lightning --cov=lit_models --cov=datamodules --cov-report=term:skip-covered --cov-report=html
 
 constraints: $(VENV)/.installed-test
 	@$(call quietly,$(PIP),--dry-run -e ".[docs,flower,metis,parquet,search,test]")
@@ -52,4 +71,4 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site htmlcov .coverage *.egg-info .pytest_cache .ruff_cache .hypothesis
