@@ -15,8 +15,13 @@ def test_histograms_of_all_clients_by_hand():
         summed_counts([{"weight": [1, 2]}, {"weight": [1]}])
 
 
-def test_a_histogram_as_samples_in_the_middle_of_each_bin():
-    torch.testing.assert_close(as_samples([1, 0, 2, 1]), torch.tensor([0.125, 0.625, 0.625, 0.875]))
+def test_a_histogram_as_samples_thinned_in_proportion_where_there_are_too_many():
+    values = torch.tensor([0.1, 0.2, 0.3])
+    assert as_samples(values, [1, 0, 2]).tolist() == values[[0, 2, 2]].tolist()
+    assert as_samples(values, [1, 0, 2], most=3).tolist() == values[[0, 2, 2]].tolist()
+    thinned = as_samples(values, [3, 10, 7], most=10)  # 30 / 20, 100 / 20, 70 / 20, rounded down
+    assert torch.bincount((thinned * 10).round().long()).tolist() == [0, 1, 5, 3]
+    assert len(as_samples(values, [10**12, 0, 0])) == 1_000_000
 
 
 class Fake:
