@@ -76,7 +76,6 @@ class PackedMolecules:
         each = {name: value.index_select(0, chosen) for name, value in each.items()}
         batch = Batch(**values, **each, batch=owner, ptr=ptr)
         size = len(chosen)
-        batch._num_graphs = size
         one_each, none = torch.arange(size + 1), torch.zeros(size, dtype=torch.long)
         batch._slice_dict = {name: slices.get(name, ptr) for name in values} | dict.fromkeys(each, one_each)
         batch._inc_dict = dict.fromkeys(batch._slice_dict, none) | ({"edge_index": ptr[:-1]} if slices else {})
