@@ -82,6 +82,9 @@ def test_adopting_copies_the_checkpoint_and_the_best_beside_it(tmp_path):
     kept = Checkpoints(tmp_path / "new", 2)
     assert kept.adopt(tmp_path / "old" / "round_00004", "round_00004", "round_00002") == tmp_path / "new" / "round_00004"
     assert names(tmp_path / "new") == ["round_00002", "round_00004"]
+    unscored = Checkpoints(tmp_path / "unscored", 2)
+    unscored.adopt(tmp_path / "old" / "round_00004", "round_00004", None)
+    assert names(unscored.directory) == ["round_00004"]
     alone = Checkpoints(tmp_path / "alone", 2)
     copy = made(tmp_path, "a copy under another name")
     alone.adopt(copy, "round_00004", None)  # no best yet

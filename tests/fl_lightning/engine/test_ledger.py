@@ -7,7 +7,7 @@ from federations import Deep, Linear, clients, federate
 
 from fl_lightning import FedAvg, LocalOnly
 from fl_lightning.engine import InProcess
-from fl_lightning.engine.ledger import Ledger
+from fl_lightning.engine.ledger import Ledger, is_ledger
 from fl_lightning.engine.messages import Message, Payload
 
 
@@ -157,3 +157,15 @@ def test_totals_by_hand_and_restored():
     other.record("up", Message("fit", "r", 1, 1))
     assert other.totals() == {"up": 18, "down": 10, "by_kind": {"fit": 26, "query": 2}}
     assert ledger.totals()["by_kind"] == {"fit": 24, "query": 2}
+
+
+def test_only_lines_of_a_ledger_make_a_ledger(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    for text, ours in (("", True), ("cash: 3\n", False), ("[1]\n", False), ("3\n", False), ('{"kind": "fit"}\n', False)):
+        path.write_text(text)
+        assert is_ledger(path) is ours
+    ledger = Ledger()
+    ledger.open(path)
+    ledger.record("up", Message("fit", "run", 0, 0))
+    ledger.close()
+    assert is_ledger(path) and not is_ledger(tmp_path) and not is_ledger(tmp_path / "none")

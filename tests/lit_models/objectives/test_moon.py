@@ -169,6 +169,12 @@ def test_mu_0_and_warm_up_are_the_plain_loss_bit_for_bit():
     assert torch.equal(later["next random number"], expected["next random number"])
 
 
+def test_with_mu_0_no_model_is_kept():
+    module = Linear(MOON(mu=0.0))
+    make_trainer(max_epochs=1).fit(module, ROWS)
+    assert module.objective.state() == {}
+
+
 def test_a_late_or_fresh_client_has_no_term():
     module = Linear(MOON())
     module.build(ROWS.schema)

@@ -46,6 +46,8 @@ def test_any_other_is_read_in_order_without_dropping_in_batches_of_its_size():
         DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 3, drop_last=True), collate_fn=collate),
     ):
         assert list(in_order(Trainer(loader))) == batches
+    listed = DataLoader(data, batch_sampler=[[3, 0, 1], [2]], collate_fn=collate)  # no size that could be asked for
+    assert list(in_order(Trainer(listed))) == [[row] for row in data]
     whole = DataLoader(data, batch_size=None, sampler=RandomSampler(data))
     assert list(in_order(Trainer(whole))) == data
     assert batch_size_of(Trainer(DataLoader(data, batch_size=3))) == 3 and batch_size_of(Trainer([1])) is None

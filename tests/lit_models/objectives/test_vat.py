@@ -255,6 +255,28 @@ def test_arguments_are_checked(name, value):
         FedVAT(**{name: value})
 
 
+def test_zero_switches_off_or_takes_the_direction_as_it_is_drawn():
+    for name in ("lam", "radius", "power_iterations", "warmup_rounds"):
+        FedVAT(**{name: 0})
+    drawn = random_directions({"x": torch.randn(3, 4)})
+    assert search(lambda inputs: inputs["x"].sum(), {"x": torch.zeros(3, 4)}, drawn, 0.1, power_iterations=0) is drawn
+
+
+def test_the_stream_of_a_gpu_is_replayed_too(monkeypatch):
+    """Without a GPU: its state is a number that dropout would move."""
+    state = {"now": torch.tensor(1)}
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: state["now"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda value, device: state.update(now=value))
+    replay = Replay("cuda")
+    state["now"] = torch.tensor(2)
+    with replay():
+        assert state["now"] == 1
+        state["now"] = torch.tensor(3)
+    assert state["now"] == 2
+    with Replay("cpu")():
+        assert state["now"] == 2
+
+
 def test_no_generator_is_kept_between_two_fits():
     """Objectives are copied and pickled there; a new fit begins a stream of its own."""
     for objective in (FedVAT(), FLITPlus()):

@@ -34,6 +34,28 @@ def test_a_stock_trainer_after_a_federation_does_not_warm_up(make):
     assert warm == [True, False]
 
 
+def test_hooks_of_an_added_term_reach_its_base():
+    class Base(WarmUp):
+        def __init__(self):
+            super().__init__(warmup_rounds=2)
+            self.calls = []
+
+        def on_train_start(self, module):
+            self.calls.append("start")
+
+        def on_train_end(self, module):
+            super().on_train_end(module)
+            self.calls.append("end")
+
+    objective = AddedTerm(Base(), warmup_rounds=1)
+    for round, expected in ((1, (False, True)), (2, (False, False))):
+        objective.on_round_start(None, round, 9)
+        assert (objective.warming_up, objective.base.warming_up) == expected
+    objective.on_train_start(None)
+    objective.on_train_end(None)
+    assert objective.base.calls == ["start", "end"]
+
+
 def test_pictures_and_memory_of_an_added_term_are_the_bases():
     class Base(WarmUp):
         def pictures(self):
