@@ -18,7 +18,7 @@ from lit_models.encoders import GraphSAGE
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen_generators import CountGenerator, FeatureGenerator, attach, peer_gradient
 from lit_models.neighgen_losses import count_loss, draw_slots, train_counts
-from lit_models.neighgen_start import principal_directions, start_at_topics
+from lit_models.neighgen_start import mean_features, principal_directions, start_at_topics
 
 SCHEMA = {"num_features": 6, "num_classes": 3}
 SGD = lambda parameters: torch.optim.SGD(parameters, lr=0.1)  # noqa: E731
@@ -831,10 +831,9 @@ def test_the_report_by_hand():
     close("train_mean_error", 6 * 0.25)
     assert 0 < found["generator_error"] != found["train_generator_error"]
     assert module.report(batch) == found and module.report(batch, seed=1)["generator_error"] != found["generator_error"]
-    for name in ("count_mask",):
-        for value in (True, False):  # nothing held out, or nothing else
-            batch[name] = torch.full((4,), value)
-            assert "count_mae" not in module.report(batch)
+    for value in (True, False):  # nothing held out, or nothing else
+        batch.count_mask = torch.full((4,), value)
+        assert "count_mae" not in module.report(batch)
 
 
 def test_defaults_are_the_documented_ones():
@@ -878,3 +877,59 @@ def test_an_encoder_of_constant_features_keeps_its_random_start():
     for x in (torch.ones(5, 3), torch.ones(5, 3).to_sparse_csr(), torch.ones(1, 3)):
         start_at_topics(encoder, x)
         assert same(before, encoder.state_dict())
+
+
+def test_defaults_of_the_generators():
+    fgen = FeatureGenerator(4, 3)
+    assert (fgen.num_slots, fgen.feature_range, [layer.out_features for layer in fgen.hidden]) == (5, "tanh", [256, 256])
+    assert CountGenerator(4).activation == "softplus"
+    counts, u, x = torch.full((8,), 4), torch.randn(8, 4), torch.rand(6, 3)
+    weights = dict(fgen.named_parameters())
+    arguments = {"features": x, "num_nodes": 9, "slot_seed": 1}
+    said = {"alpha": 1.0, "sampler": "random", "min_batch": 32}
+    by_default = peer_gradient(fgen, weights, u, counts, **arguments)
+    assert same(by_default, peer_gradient(fgen, weights, u, counts, **arguments, **said))
+    with pytest.raises(ValueError, match="fewer than `min_batch: 32`"):
+        peer_gradient(fgen, weights, u, torch.tensor([3, 4, 4, 4, 4, 4, 4, 4]), **arguments)
+    with pytest.raises(ValueError, match="feature_range: x` is unknown"):
+        FeatureGenerator(4, 3, feature_range="x")
+
+
+def test_counts_start_where_their_inverse_is_finite():
+    """softplus(b) = mean: log(expm1(mean)), at least a thousandth; the ReLU's bias is the mean itself."""
+    for mean, bias in ((0.0, -6.907255), (1e-3, -6.907255), (1.0, 0.541325), (5.0, 4.993239)):
+        dgen = CountGenerator(3)
+        dgen.start_at(mean)
+        assert float(dgen.linear.bias) == pytest.approx(bias, abs=1e-5)
+    dgen = CountGenerator(3, "relu")
+    dgen.start_at(0.25)
+    assert float(dgen.linear.bias) == 0.25
+
+
+def test_a_start_scales_the_last_layer_down_to_a_tenth():
+    torch.manual_seed(0)
+    fgen = FeatureGenerator(4, 3, 2, (5,), "identity")
+    before = fgen.out.weight.detach().clone()
+    fgen.start_at(torch.tensor([0.1, 0.2, 0.3]))
+    torch.testing.assert_close(fgen.out.weight.detach(), 0.1 * before)
+    torch.testing.assert_close(fgen.out.bias.detach(), torch.tensor([0.1, 0.2, 0.3, 0.1, 0.2, 0.3]))
+
+
+def test_mean_features_of_both_layouts():
+    x = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 4.0]])
+    for stored in (x, x.to_sparse_csr()):
+        torch.testing.assert_close(mean_features(stored), torch.tensor([0.5, 0.0, 3.0]))
+
+
+def test_units_left_over_keep_their_random_start():
+    """Two directions of two features in a layer of seven: rows 0 to 3 are +V and -V, the rest is untouched."""
+    torch.manual_seed(0)
+    encoder = GraphSAGE(hidden_channels=7)
+    encoder.build(2, 2)
+    before = encoder.convs[0].lin_r.weight.detach().clone()
+    start_at_topics(encoder, torch.randn(20, 2))
+    layer = encoder.convs[0]
+    for weight in (layer.lin_r.weight, layer.lin_l.weight):
+        torch.testing.assert_close(weight[:2], -weight[2:4])
+        torch.testing.assert_close((weight[:2] @ weight[:2].T)[0, 1], torch.tensor(0.0), atol=1e-5, rtol=0)
+    assert torch.equal(layer.lin_r.weight[4:], before[4:]) and torch.equal(layer.lin_r.weight[:4], layer.lin_l.weight[:4])

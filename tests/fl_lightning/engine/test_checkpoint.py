@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from fl_lightning.engine.errors import ResumeError
 
 from fl_lightning.engine import checkpoint
 from fl_lightning.engine.checkpoint import Checkpoints, difference, existing, find, name_of, read, run_of
 from fl_lightning.engine.store import write_tensors
+from fl_lightning.errors import ResumeError
 
 
 class Engine:
@@ -90,7 +90,8 @@ def test_adopting_copies_the_checkpoint_and_the_best_beside_it(tmp_path):
     alone.adopt(copy, "round_00004", None)  # no best yet
     assert names(alone.directory) == ["round_00004"]
     alone.adopt(copy, "round_00004", "round_00009")  # there already, and the best is not to be had
-    assert names(alone.directory) == ["round_00004"]
+    alone.adopt(tmp_path / "old" / "round_00003", "round_00003", None)
+    assert names(alone.directory) == ["round_00003", "round_00004"]
 
 
 def test_another_format_or_folder_is_no_checkpoint(tmp_path):
@@ -132,6 +133,8 @@ def test_the_run_of_a_checkpoint(tmp_path, monkeypatch):
     (tmp_path / "run" / "ledger.jsonl").write_text("")
     assert run_of(inside) == tmp_path / "run"
     assert run_of(made(tmp_path / "run" / "saved", "round_00000")) is None
+    monkeypatch.chdir(tmp_path)
+    assert run_of(Path("run/checkpoints/round_00000")) == Path("run")  # as it was given
     monkeypatch.chdir(tmp_path / "run" / "checkpoints")
     assert run_of(Path("round_00000")) == tmp_path / "run"
 

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -172,3 +173,9 @@ def test_the_unchanged_message_is_one():
 def test_a_step_that_answers_with_something_else_is_told(answer):
     with pytest.raises(ValueError, match="A step answers with a Payload of named tensors and named values, not with"):
         check_payload(answer)
+
+
+def test_an_error_is_counted_and_large_finite_numbers_are_finite():
+    assert replace(message(), error="nö").nbytes == 2 + 3  # `{}`, and two letters of three bytes
+    assert non_finite({"a": torch.full((4,), 3e38)}) is None  # its sum is infinite
+    assert non_finite({"a": torch.tensor([1.0 + 0j, complex("inf")])}) == "a"

@@ -102,7 +102,7 @@ def test_what_a_reply_must_hold(tensors, reason):
     fault = expected.fault(Payload(changed, good.values))
     assert fault is None if reason is None else reason in fault
     assert expected.fault(Payload({}, {**good.values, "num_samples": 0})) is None  # it has not trained
-    assert expected.alike(good) == {"the width of the functional embedding": 2}
+    assert list(expected.alike(good).values()) == [("torch.float32", 2)]  # of all clients the same
 
 
 def test_masks_among_the_shared_entries_are_refused():

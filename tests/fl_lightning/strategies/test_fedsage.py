@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fl_lightning.engine.errors import FederationError
 from torch_geometric.data import Data
 
 import datamodules.impairing
@@ -20,6 +19,7 @@ from fl_lightning.engine.client import Client, LocalSettings, Worker
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.seeds import derive
+from fl_lightning.errors import FederationError
 from fl_lightning.strategies.fedsage import REPORT_EVERY
 from lit_models import GraphSAGE, LitNodeClassifier
 from lit_models.neighgen import LitNeighGen
@@ -328,8 +328,8 @@ WEIGHTS = {"theta_f/w": torch.ones(2)}
 
 def script(kind, client):
     if kind == "query":
-        counts = torch.full((4,), 8, dtype=torch.int64)
-        return Payload({"u": torch.full((4, 2), float(client)), "counts": counts, **WEIGHTS}, {"num_nodes": 10 + client})
+        counts = torch.full((8,), 4, dtype=torch.int64)
+        return Payload({"u": torch.full((8, 2), float(client)), "counts": counts, **WEIGHTS}, {"num_nodes": 10 + client})
     if kind == "peer_gradient":
         return Payload({f"{asker}/w": torch.full((2,), 10.0**client) for asker in range(3) if asker != client})
     return Payload()
@@ -374,7 +374,7 @@ def test_peers_that_fail_are_left_out_and_the_step_goes_on_locally_if_all_do():
 
 
 def test_queries_below_min_batch_reach_no_peer_on_the_server_either():
-    assert "peer_gradient" in exchanged(min_batch=32)[0]  # 4 rows of 8 vectors
+    assert "peer_gradient" in exchanged(min_batch=32)[0]  # 8 rows of 4 vectors
     asked, _ = exchanged(min_batch=33)
     assert list(asked) == ["query", "exchange"] and not any(p.tensors for p in asked["exchange"].values())
 

@@ -147,3 +147,8 @@ def test_term_is_logged_as_the_mean_over_the_epoch():
     trained(module, Rows([[1.0], [1.0]], [[3.0], [3.0]], batch_size=1), max_epochs=1)
     terms = [values["train/proximal"] for values in logged if "train/proximal" in values]
     torch.testing.assert_close(torch.stack(terms), torch.tensor([0.08]))  # mean of 0 and (1.4 - 1)^2
+
+
+def test_defaults_and_zero():
+    default = FedProx()
+    assert (default.mu, default.variant, default.warmup_rounds) == (0.01, "paper", 1) and FedProx(mu=0.0).mu == 0.0

@@ -478,3 +478,12 @@ def test_vats_probe_and_norm_follow_the_variant_unless_they_are_given(variant):
     for norm in (True, False):
         given = FLITPlus(variant=variant, probe=0.5, official_norm=norm, radius=3.0, power_iterations=2).vat
         assert (given.probe, given.official_norm, given.radius, given.power_iterations) == (0.5, norm, 3.0, 2)
+
+
+def test_zero_is_allowed_where_it_switches_something_off_and_defaults():
+    objective = FLITPlus(gamma=0.0, lam=0.0, c=0.0, beta=0.0, warmup_rounds=0)
+    assert (objective.gamma, objective.lam, objective.c, objective.beta) == (0.0, 0.0, 0.0, 0.0)
+    for default in (FLIT(), FLITPlus()):
+        assert (default.gamma, default.beta, default.detach_weight, default.warmup_rounds) == (0.5, 0.8, False, 1)
+        assert default.variant == "paper"
+    assert (default.lam, default.c, default.vat.radius, default.vat.power_iterations) == (0.1, 1.0, 2.5, 1)

@@ -139,3 +139,17 @@ def test_the_average_is_a_constant_whoever_computed_it():
     to_omega, to_average = torch.autograd.grad(normalised(omega, average).sum(), (omega, average), allow_unused=True)
     close(to_omega, [[0.25]])
     assert to_average is None
+
+
+def test_zero_is_allowed_where_it_switches_something_off():
+    objective = FedFocal(gamma=0.0, beta=0.0, warmup_rounds=0)
+    assert (objective.gamma, objective.beta, objective.warmup_rounds) == (0.0, 0.0, 0)
+    default = FedFocal()
+    assert (default.gamma, default.beta, default.normalise, default.detach_weight) == (0.5, 0.8, True, False)
+
+
+def test_what_keeps_factor_and_quotient_finite_is_one_part_in_ten_million():
+    close(1e3 * focal_factor(torch.zeros(1), 0.5), [0.316228])  # sqrt(1e-7)
+    close(1e6 * focal_factor(torch.tensor([-1.0]), 1.0), [0.1])  # a negative omega counts as zero
+    close(normalised(torch.tensor([1e-7]), torch.zeros(1)), [1.0])
+    close(normalised(torch.tensor([3.0]), torch.tensor([torch.nan])), [3.0])  # a task not seen yet

@@ -105,3 +105,8 @@ def test_values_of_several_batches_are_joined_by_name():
              (torch.tensor([3]), {"a": torch.tensor([30.0]), "b": torch.tensor([3.0])})]  # fmt: skip
     found = SampleTable.of(copy.deepcopy(parts)).at(torch.tensor([3, 4]))
     assert found["a"].tolist() == [30.0, 40.0] and found["b"].tolist() == [3.0, 4.0]
+
+
+def test_a_batch_sampler_that_does_not_tell_its_size_is_read_one_by_one():
+    loader = DataLoader(list(range(3)), batch_sampler=[[0, 1], [2]], collate_fn=lambda rows: list(rows))
+    assert list(in_order(Trainer(loader))) == [[0], [1], [2]]

@@ -285,3 +285,18 @@ def test_no_generator_is_kept_between_two_fits():
         module.on_train_epoch_end = lambda m=module, h=held: h.append(m.objective.vat._generator is not None)
         make_trainer(max_epochs=1).fit(module, rows_data(tasks=1))
         assert held == [True] and objective.vat._generator is None
+
+
+def test_zero_is_allowed_where_it_switches_something_off():
+    objective = FedVAT(lam=0.0, radius=0.0, power_iterations=0, warmup_rounds=0)
+    assert (objective.lam, objective.vat.radius, objective.vat.power_iterations, objective.warmup_rounds) == (0, 0, 0, 0)
+    default = FedVAT()
+    assert (default.lam, default.vat.radius, default.vat.probe, default.vat.power_iterations) == (0.1, 2.5, 1e-2, 1)
+    assert default.vat.official_norm is False and default.warmup_rounds == 1
+
+
+def test_the_official_norm_has_a_guard_of_1e_8():
+    for entry, expected in ((1e-8, 0.5), (3e-8, 0.75), (1.0, 1.0), (0.0, 0.0)):
+        close(unit_rows(torch.tensor([[0.0, entry]]), official_norm=True), [[0.0, expected]])
+        close(unit_rows(torch.tensor([[0.0, entry]])), [[0.0, float(entry > 0)]])
+    assert unit_rows(torch.zeros(2, 0)).shape == (2, 0)
