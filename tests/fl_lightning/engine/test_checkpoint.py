@@ -90,8 +90,7 @@ def test_adopting_copies_the_checkpoint_and_the_best_beside_it(tmp_path):
     alone.adopt(copy, "round_00004", None)  # no best yet
     assert names(alone.directory) == ["round_00004"]
     alone.adopt(copy, "round_00004", "round_00009")  # there already, and the best is not to be had
-    alone.adopt(tmp_path / "old" / "round_00003", "round_00003", None)
-    assert names(alone.directory) == ["round_00003", "round_00004"]
+    assert names(alone.directory) == ["round_00004"]
 
 
 def test_another_format_or_folder_is_no_checkpoint(tmp_path):

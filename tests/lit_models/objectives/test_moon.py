@@ -238,11 +238,6 @@ def test_memory_survives_a_copy_and_arguments_are_checked():
             MOON(**{name: value})
 
 
-def test_without_the_term_no_previous_model_is_kept():
-    """Private memory of a client's size, which nobody would read."""
-    for mu, kept in ((0.0, False), (0.5, True)):
-        module = Linear(MOON(mu=mu))
-        make_trainer(max_epochs=1).fit(module, rows_data())
-        assert bool(module.objective.state()) == kept
+def test_defaults():
     default = MOON()
     assert (default.mu, default.tau, default.warmup_rounds) == (1.0, 0.5, 1)

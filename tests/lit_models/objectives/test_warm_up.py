@@ -68,26 +68,3 @@ def test_pictures_and_memory_of_an_added_term_are_the_bases():
     assert objective.pictures() == {"counts": [1, 2]} and list(objective.state()) == ["base/memory"]
     with pytest.raises(ValueError, match=r"Base keeps no state between rounds, but was given \['memory'\]"):
         objective.load_state({"base/memory": torch.ones(1)})
-
-
-def test_every_hook_reaches_the_base():
-    class Base(WarmUp):
-        calls = []
-
-        def on_round_start(self, module, round, num_rounds):
-            self.calls.append((module, round, num_rounds))
-
-        def on_train_start(self, module):
-            self.calls.append((module, "start"))
-
-        def on_train_end(self, module):
-            self.calls.append((module, "end"))
-
-        def load_state(self, state):
-            self.calls.append(state)
-
-    objective = AddedTerm(Base())
-    objective.on_round_start("m", 2, 7), objective.on_train_start("m"), objective.on_train_end("m")
-    objective.load_state({"base/x": 1})
-    assert Base.calls == [("m", 2, 7), ("m", "start"), ("m", "end"), {"x": 1}]
-    assert type(AddedTerm().base).__name__ == "ERM"
