@@ -239,3 +239,28 @@ def test_predictions_are_numbered_by_batch():
     for wrong in ([torch.ones(1)], {"y": 1.0}):
         with pytest.raises(ValueError, match="`predict_step` returned .*; return a tensor or a dict of tensors"):
             named_outputs(wrong)
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [(torch.zeros(3), "float32[3]"), (torch.ones(2, dtype=torch.bool), "bool[2]"), (torch.tensor(True), "bool[]"),
+     (torch.ones(1, 3, dtype=torch.bool), "bool[1, 3]")],
+)  # fmt: skip
+def test_untrained_rows_must_be_a_mask_of_the_entrys_rows(mask, found):
+    site = worker()
+    site.module.untrained_rows = lambda: {"net.weight": mask}
+    error = site.handle(Message("fit", "run", 0, 0)).error
+    assert f"one value for each row of `net.weight` [1, 3], but gives {found}." in error
+    site.module.untrained_rows = lambda: {"head": mask}
+    assert "There is no entry `head` in the model" in site.handle(Message("fit", "run", 0, 0)).error
+
+
+def test_untrained_rows_are_told_by_number_and_only_of_what_is_sent():
+    site = worker(Deep(), private=("head.*",))
+    site.module.untrained_rows = lambda: {
+        "net.0.weight": torch.arange(8) % 3 == 1, "net.0.bias": torch.zeros(8, dtype=torch.bool),
+        "head.bias": torch.ones(1, dtype=torch.bool),
+    }  # fmt: skip
+    assert ask(site, "fit").values["untrained_rows"] == {"net.0.weight": [1, 4, 7]}
+    del site.module.untrained_rows
+    assert "untrained_rows" not in ask(site, "fit").values

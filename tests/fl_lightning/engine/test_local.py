@@ -1,0 +1,204 @@
+"""What a client's reused trainer is made of, step by step; whole fits are in ``test_local_trainer.py``."""
+
+import logging
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from federations import CPU, Linear, Table, TrainOnly
+from torch.utils.data import DataLoader, RandomSampler
+
+from fl_lightning.engine.local import QUIET, LocalTrainer, ReusedData, quiet, reused, set_up
+from fl_lightning.engine.seeds import stream
+
+
+@pytest.mark.parametrize(
+    ("arguments", "epochs", "steps"),
+    [
+        ({}, 1, -1), ({"max_epochs": 3}, 3, -1), ({"max_steps": 5}, None, 5), ({"max_epochs": 2, "max_steps": 5}, 2, 5),
+        ({"max_epochs": None, "max_steps": -1}, 1, -1), ({"max_time": {"minutes": 1}}, None, -1),
+    ],
+)  # fmt: skip
+def test_one_epoch_is_the_local_work_unless_something_else_is_said(arguments, epochs, steps):
+    trainer = LocalTrainer(Linear(), {"accelerator": "cpu", **arguments})._build()
+    assert (trainer.max_epochs, trainer.max_steps) == (epochs, steps)
+
+
+def test_a_clients_trainer_writes_and_shows_nothing():
+    local = LocalTrainer(Linear(), {"accelerator": "cpu", "enable_progress_bar": True, "logger": None})
+    trainer = local._build()
+    assert [type(c).__name__ for c in trainer.callbacks] == ["OptimizerState"] and not trainer.checkpoint_callbacks
+    assert type(trainer.logger).__name__ == "DummyLogger" and trainer.num_sanity_val_steps == 0
+    assert not trainer.validate_loop.inference_mode and local.device == torch.device("cpu")
+    shown = LocalTrainer(Linear(), {"accelerator": "cpu", "enable_model_summary": True, "limit_val_batches": 3})
+    assert "ModelSummary" in [type(c).__name__ for c in shown._build().callbacks]  # what the user says wins
+    assert shown._limit_val_batches == 3
+
+
+class Modes(Linear):
+    """Keeps the modes that its parts are in while training and validating."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = torch.nn.Dropout(0.5)
+        self.modes = []
+
+    def training_step(self, batch, batch_idx):
+        self.modes.append((self.training, self.net.training, self.frozen.training))
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("left_in_eval", [False, True])
+def test_parts_train_in_the_mode_that_the_user_left_them_in(left_in_eval):
+    """Of a whole module in eval mode (after an evaluation, say) all parts train; a frozen part of a training one does not."""
+    module = Modes()
+    module.frozen.eval()
+    if left_in_eval:
+        module.eval()
+    local, data = LocalTrainer(module, CPU), Table(8, seed=1)
+    local.fit(data)
+    local.evaluate(data, "val")
+    local.fit(data)
+    assert module.modes == [(True, True, left_in_eval)] * 2
+
+
+def test_what_our_modules_log_goes_the_short_way_and_nothing_of_it_stays():
+    class Logging(Linear):
+        def log_values(self, values):
+            raise AssertionError("the long way")
+
+        def training_step(self, batch, batch_idx):
+            self.log_values({"train/x": torch.tensor(2.0)})
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch, batch_idx):
+            self.log_values({"val/y": torch.tensor(3.0)})
+
+    module = Logging()
+    local, data = LocalTrainer(module, CPU), Table(8, seed=1)
+    assert local.fit(data)["train/x"] == 2.0
+    assert local.evaluate(data, "val") == {"y": 3.0}
+    assert "log_values" not in vars(module)
+
+
+class Drawing(Table):
+    """Draws a split in ``setup`` and a number in each loader."""
+
+    def __init__(self):
+        super().__init__(8, seed=1)
+        self.drawn = {}
+
+    def setup(self, stage=None):
+        self.drawn.setdefault(f"setup/{getattr(stage, 'value', stage)}", []).append(torch.rand(1).item())
+        super().setup(stage)
+
+    def train_dataloader(self):
+        self.drawn.setdefault("train", []).append(torch.rand(1).item())
+        return super().train_dataloader()
+
+    def val_dataloader(self):
+        self.drawn.setdefault("val", []).append(torch.rand(1).item())
+        return super().val_dataloader()
+
+
+def expected_draw(purpose, client, seed=3):
+    with stream(seed, purpose, client=client):
+        return torch.rand(1).item()
+
+
+def test_each_client_draws_its_split_and_loaders_once_from_streams_of_its_own():
+    clients = {0: Drawing(), 4: Drawing()}
+    server, local = Drawing(), LocalTrainer(Linear(), CPU, seed=3, clients=clients)
+    for data in (*clients.values(), server):
+        for _ in range(2):
+            local.fit(data)
+            local.evaluate(data, "val")
+    for client, data in ((0, clients[0]), (4, clients[4]), (-1, server)):
+        assert data.drawn["setup/fit"] == data.drawn["setup/validate"] == [expected_draw("setup", client)]
+        assert data.drawn["train"] == [expected_draw("train loader", client)]
+        assert data.drawn["val"] == [expected_draw("val loader", client)]
+    assert expected_draw("setup", 0) != expected_draw("setup", 4)
+
+
+def test_set_up_without_a_client_is_the_servers():
+    data = Drawing()
+    set_up(data, "fit", 3)
+    assert data.drawn["setup/fit"] == [expected_draw("setup", -1)]
+
+
+@pytest.mark.parametrize("holder", ["loader", "sampler", "batch sampler"])
+def test_a_generator_of_the_users_own_begins_anew_in_each_fit(holder):
+    own, data = torch.Generator(), list(range(6))
+    loader = {
+        "loader": lambda: DataLoader(data, generator=own, shuffle=True),
+        "sampler": lambda: DataLoader(data, sampler=RandomSampler(data, generator=own)),
+        "batch sampler": lambda: SimpleNamespace(batch_sampler=SimpleNamespace(generator=own)),
+    }[holder]()
+    inner = TrainOnly(4, seed=1)
+    inner.train_dataloader = lambda: loader
+    wrapped = ReusedData(inner, 3, 0)
+    assert wrapped.built("train") is None
+    states = []
+    for seed in (1, 1, 2):
+        with stream(seed, "fit"):
+            assert wrapped.train_dataloader() is loader is wrapped.built("train")
+            assert own.initial_seed() == torch.initial_seed()
+            states.append(torch.rand(1, generator=own).item())
+    assert states[0] == states[1] != states[2]
+    other = [1, 2]
+    wrapped.replace("train", other)
+    assert wrapped.train_dataloader() is other
+
+
+def test_own_transfer_hooks_are_seen_and_private_names_are_not():
+    class Own(TrainOnly):
+        def transfer_batch_to_device(self, batch, device, dataloader_idx):
+            return "moved", batch
+
+    wrapped, plain = reused(Own(4, seed=1)), reused(TrainOnly(4, seed=1))
+    assert wrapped.transfer_batch_to_device("b", None, 0) == ("moved", "b")
+    assert "transfer_batch_to_device" in vars(type(wrapped)) and "transfer_batch_to_device" not in vars(type(plain))
+    assert wrapped.data is wrapped._inner.data
+    with pytest.raises(AttributeError):
+        _ = wrapped._secret
+
+
+def test_a_fit_that_fails_leaves_a_trainer_that_works():
+    class Once(Linear):
+        failed = False
+
+        def training_step(self, batch, batch_idx):
+            if not self.failed:
+                self.failed = True
+                raise KeyboardInterrupt
+            return super().training_step(batch, batch_idx)
+
+    local, data = LocalTrainer(Once(), CPU), Table(8, seed=1)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        local.fit(data)
+    assert local._trainer is None and local.fit(data)["train_loss"] > 0
+
+
+def test_there_is_nothing_to_evaluate_or_predict_without_loader_or_step():
+    local = LocalTrainer(Linear(), CPU)
+    only = TrainOnly(4, seed=1)
+    assert local.evaluate(only, "val") is local.evaluate(only, "test") is local.predict(only) is None
+
+
+def test_quiet_is_undone_and_free_inside_another_one():
+    before = [logging.getLogger(name).level for name in QUIET]
+    with quiet():
+        assert all(logging.getLogger(name).level == logging.ERROR for name in QUIET)
+        with quiet():
+            filters = list(warnings.filters)
+        assert warnings.filters == filters and all(logging.getLogger(name).level == logging.ERROR for name in QUIET)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.filterwarnings("always", "something else")
+            warnings.warn("the loader does not have many workers", stacklevel=1)
+            warnings.warn("something else", stacklevel=1)
+        assert [str(w.message) for w in told] == ["something else"]
+    assert [logging.getLogger(name).level for name in QUIET] == before
+    with pytest.raises(RuntimeError), quiet():
+        raise RuntimeError
+    assert [logging.getLogger(name).level for name in QUIET] == before
