@@ -12,6 +12,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -c constraints.txt --disable-pip-version-check
 
+# A variable of its own: `call` below would take the commas for its own.
+EXTRAS := docs,flower,metis,parquet,search,test
+
 # One thread a process: the same sums everywhere, and clients in parallel do not fight over cores.
 export OMP_NUM_THREADS ?= 1
 
@@ -50,7 +53,7 @@ coverage: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -m "not slow" --cov=fl_lightning --cov=lit_models --cov=datamodules --cov-report=term:skip-covered --cov-report=html
 
 constraints: $(VENV)/.installed-test
-	@$(call quietly,$(PIP),--dry-run -e ".[docs,flower,metis,parquet,search,test]")
+	@$(call quietly,$(PIP),--dry-run -e ".[$(EXTRAS)]")
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=...")'
