@@ -217,7 +217,8 @@ class GraphDataModule(GraphLoaders):
         check_partition(partition)
         if split not in splits.SPLITS:
             raise ValueError(f"`data.init_args.split` is {split!r}, but must be one of: {', '.join(splits.SPLITS)}.")
-        self.num_clients, self.partition, self.seed, self.split = num_clients, partition, seed, split
+        self.partition: str = partition  # subclasses have more
+        self.num_clients, self.seed, self.split = num_clients, seed, split
         self.largest_component, self.normalize_features = largest_component, normalize_features
         self.sparse_features = sparse_features
         self._partition: Partition | None = None

@@ -131,7 +131,7 @@ class GraphCSVDataModule(GraphDataModule):
         own = partition in ("column", "folder")
         super().__init__(num_clients=num_clients, partition="random" if own else partition,  # type: ignore[arg-type]
                          **options)  # fmt: skip
-        self.partition = partition  # type: ignore[assignment]
+        self.partition = partition
         self._folders = folders
         self._columns = NodeColumns(id_column, label_column, client_column, split_column,
                                     tuple(features) if isinstance(features, list) else None)  # fmt: skip

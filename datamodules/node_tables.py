@@ -196,7 +196,7 @@ def _numeric(chunk: Chunk, candidates: Sequence[str], decimal: str | None) -> li
 
 def _counters(chunk: Chunk, names: Sequence[str], decimal: str | None) -> dict[str, str]:
     """Columns that only count or name the rows, as far as the first rows tell."""
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
         texts = chunk.columns[name]
         head = np.unique(parse_numbers(texts[:100], decimal or decimal_mark(texts[:100]))[0])

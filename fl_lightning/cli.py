@@ -56,6 +56,7 @@ class FederatedCLI(LightningCLI):
     """
 
     def __init__(self, args: list[str]) -> None:
+        self.trainer: Any  # a FederatedTrainer, or a stock Trainer if `federation` is null
         self.given_args = list(args)  # never sys.argv, which belongs to the program that calls us
         try:
             self._run()
@@ -178,7 +179,11 @@ class FederatedCLI(LightningCLI):
         federated = isinstance(self.trainer, FederatedTrainer)
         source = self.trainer.find_checkpoint(given) if federated else self._central_checkpoint(given)
         folder = run_of(source) if federated else central_run_of(source)
-        if folder is None and output is None:
+        if output is not None:
+            path = Path(output)
+        elif folder is not None:
+            path = folder / f"{_predictions_name(self.config[self.subcommand].data)}.csv"
+        else:
             raise ValueError(
                 f"`{source}` lies in no run's folder, where the predictions would be written. Name a file: `--output FILE.csv`."
             )
@@ -188,7 +193,6 @@ class FederatedCLI(LightningCLI):
         else:
             with quiet():
                 found = {None: self.trainer.predict(self.model, datamodule=self.datamodule, ckpt_path=str(source))}
-        path = folder / f"{_predictions_name(self.config[self.subcommand].data)}.csv" if output is None else Path(output)
 
         def write(target: Path) -> Path:
             return write_predictions(target, found, self.datamodule)

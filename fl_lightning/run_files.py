@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fl_lightning.assembly import Assembly
@@ -16,6 +15,7 @@ from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.transport import Engine
 from fl_lightning.errors import ResumeError
 from fl_lightning.reporting.given import given, run_config, write_config
+from fl_lightning.reporting.rank import first_rank
 from fl_lightning.reporting.run_folder import RunFolder
 from fl_lightning.run_state import Best, RunState
 from fl_lightning.settings import FederationSettings
@@ -66,7 +66,7 @@ class RunFiles:
     def open(self, trainer: FederatedTrainer, assembly: Assembly, writes: bool) -> None:
         """Open the run's folder: a new one, or the checkpoint's, cut to where it was then; a temporary one if nothing is
         to be written."""
-        self.writes, self.scratch = writes, not writes or trainer.fast_dev_run or rank_zero_only.rank != 0
+        self.writes, self.scratch = writes, not writes or trainer.fast_dev_run or not first_rank()
         self.folder = RunFolder(
             trainer.root,
             trainer.name,

@@ -44,9 +44,9 @@ class FederationSettings:
     """
 
     num_rounds: int = 10
-    strategy: Strategy | None = None
+    strategy: Strategy = None  # type: ignore[assignment]  # null in YAML: the default, which `__post_init__` fills in
     clients_per_round: int | float = 1.0
-    engine: Engine | None = None
+    engine: Engine = None  # type: ignore[assignment]  # likewise
     min_clients: int = 1
     carry_optimizer_state: bool | None = None
     check_val_every_n_rounds: int = 1

@@ -21,7 +21,7 @@ from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.trainer_args import check_trainer_args
-from fl_lightning.engine.transport import ClientSpec, Engine
+from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.evaluation import Evaluation
 from fl_lightning.reporting.monitor import Monitor, is_better, selection_value
 from fl_lightning.reporting.progress import Progress
@@ -29,7 +29,6 @@ from fl_lightning.reporting.results import Results
 from fl_lightning.run_files import RunFiles
 from fl_lightning.run_state import Best
 from fl_lightning.settings import FederationSettings
-from fl_lightning.strategies.base import Strategy
 
 
 class FederatedTrainer:
@@ -179,8 +178,7 @@ class _Run:
         self.started = time.perf_counter()
         self.trainer, self.settings = trainer, trainer.settings
         settings, seed = self.settings, trainer.seed
-        self.strategy: Strategy = settings.strategy  # type: ignore[assignment]  # never None after `__post_init__`
-        self.engine: Engine = settings.engine  # type: ignore[assignment]  # nor this
+        self.strategy, self.engine = settings.strategy, settings.engine
         strategy = self.strategy
         self.all = assemble(module, datamodule, settings, seed, trainer.run_config, trains=write)
         strategy.check(module, list(self.all.here.values()), self.all.server_data)

@@ -152,7 +152,7 @@ class LitGraphModule(LightningModule):
         datamodule = getattr(self.trainer, "datamodule", None)
         schema = getattr(datamodule, "schema", None)
         if self.schema is not None:
-            self._check_names(schema or {})
+            self._check_names(self.schema, schema or {})
             return
         if schema is None:
             raise ValueError(
@@ -163,10 +163,10 @@ class LitGraphModule(LightningModule):
             )
         self.build(schema)
 
-    def _check_names(self, found: Schema) -> None:
+    def _check_names(self, learnt: Schema, found: Schema) -> None:
         """Data of the right shape may mean something else: the module of a checkpoint meets whatever it is given."""
         for key in NAMES:
-            own, other = self.schema.get(key), found.get(key)
+            own, other = learnt.get(key), found.get(key)
             if own is None or other is None or list(own) == list(other):
                 continue
             pairs = enumerate(itertools.zip_longest(own, other))

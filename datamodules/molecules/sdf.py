@@ -75,10 +75,10 @@ def encode_blocks(blocks: Sequence[str]) -> Arrays:
             counts.append((mol.GetNumAtoms(), len(Chem.GetMolFrags(mol))))
             strings.append((*_names(mol), ""))
     table = np.array(counts, dtype=np.int64).reshape(-1, 2)
-    canonical, scaffold, reason = zip(*strings, strict=True) if strings else ((), (), ())
+    canonical, scaffold, reasons = zip(*strings, strict=True) if strings else ((), (), ())
     return {"atom_count": table[:, 0], "num_fragments": table[:, 1], "z": np.array(z, dtype=np.uint8),
             "pos": np.concatenate([np.zeros((0, 3), np.float32), *pos]), "canonical": pack_strings(list(canonical)),
-            "scaffold": pack_strings(list(scaffold)), "reason": pack_strings(list(reason))}
+            "scaffold": pack_strings(list(scaffold)), "reason": pack_strings(list(reasons))}
 
 
 def _cut(block: str) -> str:

@@ -118,7 +118,7 @@ class Flower(Engine):
         self._sites = list(server.sites)
         self._with_data, self._config = with_data, agreed(shared, with_data)
         self._relay = _Relay(server)
-        self._wait_for_sites()
+        self._wait_for_sites(self._relay)
         asked = {c: (self._header(c), b"") for c in range(len(self._sites))}
         told: dict[int, dict[str, Any]] = {}
         problems = []
@@ -146,9 +146,9 @@ class Flower(Engine):
             "clients": len(self._sites), "threads": self.threads,
         }  # fmt: skip
 
-    def _wait_for_sites(self) -> None:
+    def _wait_for_sites(self, relay: _Relay) -> None:
         end = time.monotonic() + self.wait_for_sites
-        while missing := [name for name in self._sites if name not in self._relay.nodes()]:
+        while missing := [name for name in self._sites if name not in relay.nodes()]:
             if time.monotonic() > end:
                 raise ValueError(
                     f"Not connected within {self.wait_for_sites:g} s (`federation.engine.init_args.wait_for_sites`): "
@@ -175,6 +175,8 @@ class Flower(Engine):
     # ---- requests -------------------------------------------------------------------------------------------------
 
     def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
+        if self._relay is None:
+            raise OSError("`federation.engine: Flower` is closed: its ServerApp has ended. Start the run anew.")
         self._step += 1
         by_client = {request.client: request for request in requests}
         nodes = self._relay.nodes()

@@ -30,10 +30,13 @@ from fl_lightning.flower.contact import agreed, closest, tensors_sha256, version
 from fl_lightning.flower.processes import frames
 from fl_lightning.flower.site_config import SiteConfig
 from fl_lightning.flower.state import StateFolder
+from fl_lightning.trainer import FederatedTrainer
 
 
 class Experiment(FederatedCLI):
     """An experiment's config with a site's own values: parsed and instantiated, not run."""
+
+    trainer: FederatedTrainer
 
     def _run_subcommand(self, subcommand: str) -> None:
         pass
@@ -54,11 +57,14 @@ class SiteWorker:
         self.ledger = Ledger()
         path = config.folder / "ledger.jsonl"
         self.ledger.open(path, resume_at=path.stat().st_size if path.is_file() else 0)
-        self.experiments = {}
+        self.experiments: dict[str, Experiment] = {}
         for file in config.experiments:
             self.experiments[str(file)] = Experiment(config.arguments(file))
-            if self.experiments[str(file)].trainer.run_config is None:  # pragma: no cover  the CLI always has one
-                raise ValueError(f"`{file}` is no experiment.")
+            if not isinstance(self.experiments[str(file)].trainer, FederatedTrainer):
+                raise ValueError(
+                    f"`{config.path}`: the experiment `{file}` has `federation: null`, which trains centrally and has no part "
+                    "for a site. Name configs with a `federation:` section."
+                )
         self._contact: str | None = None
         self._worker: Worker | None = None
         self._held: tuple[str, int | None] | None = None  # session and step of the memory that is in the worker
@@ -68,22 +74,22 @@ class SiteWorker:
         try:
             header, body = frames.unpack(frame)
             torch.set_num_threads(int(header["threads"]))
-            self._get_ready(header)
+            worker = self._get_ready(header)
             if not body:
-                return frames.pack(self._hello(header))
-            return self._step(header, Message.decode(body))
+                return frames.pack(self._hello(worker, header))
+            return self._step(worker, header, Message.decode(body))
         except Exception as error:  # noqa: BLE001  whatever it is, the server is told and the site goes on
             self.ledger.flush()
             return frames.pack({"error": str(error) or type(error).__name__})
 
     # ---- first contact --------------------------------------------------------------------------------------------
 
-    def _get_ready(self, header: Mapping[str, Any]) -> None:
-        """Build the worker for this contact, unless it is built."""
+    def _get_ready(self, header: Mapping[str, Any]) -> Worker:
+        """The worker for this contact, built unless it is there."""
         contact = {key: header[key] for key in ("versions", "config", "with_data", "client", "clients")}
         text = json.dumps(contact, sort_keys=True)
-        if text == self._contact:
-            return
+        if text == self._contact and self._worker is not None:
+            return self._worker
         self._contact = self._worker = self._held = None
         problem = version_error(contact["versions"])
         if problem is not None:
@@ -98,14 +104,15 @@ class SiteWorker:
         for name, cli in self.experiments.items():
             shared = {"config": cli.trainer.run_config, "federation": cli.trainer.settings.describe()}
             own[name] = json.loads(json.dumps(agreed(shared, contact["with_data"]), default=str))
-        name, lines = closest(contact["config"], own)
-        if name is None:
+        equal, lines = closest(contact["config"], own)
+        if equal is None:
             raise ValueError(
                 "no experiment that is approved here (`experiments` in site.yaml) equals the server's; here -> server:\n    "
                 + "\n    ".join(lines[:10])
             )
-        self._worker = self._build(self.experiments[name], int(contact["client"]), int(contact["clients"]))
+        self._worker = self._build(self.experiments[equal], int(contact["client"]), int(contact["clients"]))
         self._contact = text
+        return self._worker
 
     def _build(self, cli: Experiment, client: int, clients: int) -> Worker:
         trainer, whole = cli.trainer, cli.datamodule
@@ -137,13 +144,13 @@ class SiteWorker:
             num_rounds=0,
             trainer_args=trainer.trainer_args,
             private=private,
-            carry_optimizer_state=trainer.settings.carry_optimizer_state,
+            carry_optimizer_state=bool(trainer.settings.carry_optimizer_state),
         )
         return Worker(module, strategy.client_half(), {client: own}, settings)
 
-    def _hello(self, header: Mapping[str, Any]) -> dict[str, Any]:
+    def _hello(self, worker: Worker, header: Mapping[str, Any]) -> dict[str, Any]:
         client = int(header["client"])
-        own = self._worker.datamodules[client]
+        own = worker.datamodules[client]
         told = {
             "num_train_samples": count_samples(own),
             "schema": self._schema,
@@ -156,11 +163,10 @@ class SiteWorker:
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
-    def _step(self, header: Mapping[str, Any], request: Message) -> bytes:
+    def _step(self, worker: Worker, header: Mapping[str, Any], request: Message) -> bytes:
         client, session, step, after = int(header["client"]), header["session"], header["step"], header["after"]
         if request.client != client:
             raise ValueError("a request for another client")
-        worker = self._worker
         if self._held != (session, after):
             worker.stores[client] = self.state.load(session, after)
             worker.memos.clear()  # they follow from the memory that was there before

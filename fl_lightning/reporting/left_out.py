@@ -21,7 +21,7 @@ class LeftOut:
         num_rows_read: Of how many (``num_rows_read``); ``None`` if a data module does not tell.
     """
 
-    rows: list[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
     num_rows_read: int | None
 
     @classmethod
@@ -30,9 +30,9 @@ class LeftOut:
         if not isinstance(data, Sequence):
             return cls(list(getattr(data, "dropped_rows", None) or []), getattr(data, "num_rows_read", None))
         parts = [cls.of(client) for client in data]
-        read = [part.num_rows_read for part in parts]
+        read = [part.num_rows_read for part in parts if part.num_rows_read is not None]
         rows = [{"client": client, **row} for client, part in enumerate(parts) for row in part.rows]
-        return cls(rows, None if None in read else sum(read))
+        return cls(rows, sum(read) if len(read) == len(parts) else None)
 
     @property
     def line(self) -> str | None:

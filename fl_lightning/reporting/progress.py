@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
+
+from fl_lightning.reporting.rank import first_rank
 
 
 class Progress:
@@ -18,7 +19,7 @@ class Progress:
     """
 
     def __init__(self, shown: bool | None = None) -> None:
-        visible = shown is not False and rank_zero_only.rank == 0
+        visible = shown is not False and first_rank()
         self._bar = visible and sys.stderr.isatty()
         self._lines = visible and bool(shown) and not self._bar
 

@@ -48,9 +48,10 @@ class RunFolder:
         self._temporary = None
         self._columns: list[str] = []
         self.num_rows = 0
+        self.loggers: list[Logger] = []
         if scratch:
             self._temporary = tempfile.TemporaryDirectory(prefix="fl_lightning_")
-            self.path, self.loggers = Path(self._temporary.name), []
+            self.path = Path(self._temporary.name)
             return
         base = Path(root or "runs").expanduser()
         given = loggers if isinstance(loggers, Sequence) else [] if loggers in (None, True, False) else [loggers]
@@ -74,7 +75,7 @@ class RunFolder:
                     version=self.path.name if version else str(self.path.name),
                 )
             ]
-        self.loggers: list[Logger] = list(given)
+        self.loggers = list(given)
         # A CSVLogger of the user's in this very folder writes metrics.csv itself.
         self._writes_csv = not any(isinstance(x, CSVLogger) and Path(x.log_dir) == self.path for x in self.loggers)
         if resume is not None and self._writes_csv:

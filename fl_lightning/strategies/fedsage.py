@@ -121,6 +121,7 @@ class FedSagePlus(FedAvg):
                     f"`FedSagePlus` mends subgraphs, but a client's data module is `{type(datamodule).__name__}`, which has no "
                     "`data`, `schema` and `with_data(data)`. Use `datamodules.ClientGraphDataModule`."
                 )
+        checked: Sequence[Any] = datamodules  # which have `data`
         if self.needs_counts:
             strangers = [c for c, d in enumerate(datamodules) if getattr(d, "links_elsewhere", None) is None]
             if strangers:
@@ -130,17 +131,18 @@ class FedSagePlus(FedAvg):
                     "`links_elsewhere` to `datamodules.ClientGraphDataModule`."
                 )
         if self.needs_generator:
-            for client, datamodule in enumerate(datamodules):
+            for client, datamodule in enumerate(checked):
                 try:
                     self.generator.check_features(datamodule.data.x)
                 except ValueError as error:
                     raise ValueError(f"`federation.strategy.init_args.generator` and client {client}: {error}") from error
         if self.mending == "oracle":
-            if not hasattr(server_data, "data"):
+            whole = getattr(server_data, "data", None)
+            if whole is None:
                 raise ValueError(
                     "`federation.strategy.init_args.mending: oracle` needs the global graph on the server (`data.data`)."
                 )
-            self._oracle = {c: cross_neighbours(d.data, server_data.data) for c, d in enumerate(datamodules)}
+            self._oracle = {c: cross_neighbours(d.data, whole) for c, d in enumerate(checked)}
 
     @property
     def needs_counts(self) -> bool:
@@ -353,9 +355,8 @@ class FedSagePlusClient(ClientHalf):
     # ---- helpers ------------------------------------------------------------------------------------------------------
 
     def _can_hide(self, client: Client) -> bool:
-        return (
-            round(self.hide_portion * client.datamodule.data.num_nodes) >= 1 and client.datamodule.data.num_nodes >= 2
-        )
+        nodes: int = client.datamodule.data.num_nodes
+        return round(self.hide_portion * nodes) >= 1 and nodes >= 2
 
     def _hide_seed(self, client: Client) -> int:
         return derive(client.settings.seed, "impair", client=client.id)
@@ -387,13 +388,13 @@ class FedSagePlusClient(ClientHalf):
     def _query(self, client: Client, generator: LitNeighGen) -> Any:
         return generator.query(self._impaired(client), _slot_seed(client, client.id))
 
-    def _mended(self, client: Client) -> L.LightningDataModule:
+    def _mended(self, client: Client) -> Any:
         """The client's data module over its mended graph; as it is before mending."""
         if not client.store.values.get("mended"):
             return client.datamodule
         original = client.datamodule
 
-        def compute() -> L.LightningDataModule:
+        def compute() -> Any:
             if self.mending == "oracle":
                 kept = client.store.section("oracle")
                 return original.with_data(mend(original.data, kept["counts"], kept["features"]))
@@ -434,7 +435,7 @@ def query_reply(num_slots: int) -> Expected:
         if u is None or u.dim() != 2 or not u.is_floating_point():
             return "`u` of its query must be a matrix of floats"
         fits = counts is not None and counts.dtype == torch.int64 and counts.shape == u.shape[:1]
-        if not fits or bool(((counts < 1) | (counts > num_slots)).any()):
+        if counts is None or not fits or bool(((counts < 1) | (counts > num_slots)).any()):
             return f"`counts` of its query must be a whole number from 1 to {num_slots} for each row of `u`"
         rest = [n for n in payload.tensors if n not in ("u", "counts") and not n.startswith("theta_f/")]
         return f"its query has unexpected entries: {', '.join(rest)}" if rest else None

@@ -65,12 +65,13 @@ def phase_costs(strategy: FedSagePlus, datamodules: Sequence[Any], oracle: Mappi
 
 def _question_bytes(strategy: FedSagePlus, generator: Any, datamodule: Any) -> int | None:
     """Bytes of a client's question without fGen; ``None`` if it is too small ever to ask."""
-    nodes = datamodule.data.num_nodes
+    nodes: int = datamodule.data.num_nodes
     hidden = min(round(strategy.hide_portion * nodes), nodes - 1)
-    rows = min(nodes - hidden, generator.max_rows or nodes)
+    rows: int = min(nodes - hidden, generator.max_rows or nodes)
     if hidden < 1 or rows * generator.num_slots < strategy.min_batch:
         return None
-    return rows * (4 * generator.embedding_channels + 8)
+    bytes_a_row: int = 4 * generator.embedding_channels + 8
+    return rows * bytes_a_row
 
 
 def _mended_bytes(strategy: FedSagePlus, client: int, datamodule: Any, oracle: Mapping[int, tuple[Tensor, Tensor]]) -> int:

@@ -53,7 +53,8 @@ def unit_rows(rows: Tensor, official_norm: bool = False) -> Tensor:
         return rows
     tiny = torch.finfo(rows.dtype).tiny
     flat = flat / flat.abs().amax(dim=1, keepdim=True).clamp(min=tiny)
-    return (flat / torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp(min=tiny)).view_as(rows)
+    flat = flat / torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp(min=tiny)
+    return flat.view_as(rows)
 
 
 def random_directions(inputs: Tensors, generator: torch.Generator | None = None) -> Tensors:

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 from federations import assert_same_bits, without_times
-from flower_sites import EXPERIMENTS, Here, experiment, memory, server_tensors
+from flower_sites import EXPERIMENTS, Here, experiment, memory, server_tensors, write_site
 
 from fl_lightning.engine.store import ClientStore
+from fl_lightning.flower import Flower
+from fl_lightning.flower.site_config import SiteConfig
+from fl_lightning.flower.worker import SiteWorker
 
 
 def results(run):
@@ -149,6 +152,18 @@ def test_a_site_does_what_its_operator_approved_and_nothing_else(tmp_path, monke
         here.restart(client)
     assert results(here.fit(monkeypatch))["failures"] == []
     assert results(here.fit(monkeypatch, "--trainer.max_epochs", "3", "--federation.name", "b"))["failures"] == []
+
+
+def test_an_experiment_without_a_federation_is_told_by_name(tmp_path):
+    (tmp_path / "central.yaml").write_text(yaml.safe_dump({**EXPERIMENTS["fedsage"], "federation": None}))
+    path = write_site(tmp_path / "site", "site", ["../central.yaml"])
+    with pytest.raises(ValueError, match="central.yaml` has `federation: null`.* Name configs with a `federation:` section"):
+        SiteWorker(SiteConfig.read(path))
+
+
+def test_an_engine_that_is_not_connected_says_so():
+    with pytest.raises(OSError, match="`federation.engine: Flower` is closed: .* Start the run anew."):
+        next(Flower().exchange([], None))
 
 
 def test_other_versions_and_other_data_are_refused_before_round_one(tmp_path, monkeypatch):
