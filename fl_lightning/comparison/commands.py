@@ -177,7 +177,7 @@ def report(asked: argparse.Namespace) -> int:
     methods = list(dict.fromkeys(run.method for run in runs))
     if asked.reference is not None and asked.reference not in methods:
         raise ValueError(f"`--reference {asked.reference}` is no method of these runs; there are {', '.join(methods)}.")
-    lead = [f"{len(runs)} runs. {_versions(runs)}"]
+    lead = [f"{len(runs)} runs. {_versions(runs)}", *_fixed(runs)]
     known = told(places)
     score, reference = asked.score or known.get("score", "auto"), asked.reference or known.get("reference")
     summary, _ = write_report(asked.out, asked.title, runs, lead, problems, known.get("trials", ()), score, reference)
@@ -188,6 +188,15 @@ def report(asked: argparse.Namespace) -> int:
 
 def _methods(plan: Plan) -> list[Cell]:
     return [*plan.cells, *(search.cell for search in plan.searches)]
+
+
+def _fixed(runs: Sequence[Run]) -> list[str]:
+    """For the caption: what all runs on the same data share, such as the partition."""
+    shared: dict[str, dict[str, str]] = {}
+    for run in runs:
+        name = run.setting.get("data") or run.fixed.get("data") or "data"
+        shared.setdefault(name, {}).update({k: v for k, v in run.fixed.items() if k != "data" and len(v) <= 40})
+    return [f"{name}: {', '.join(f'{k} {v}' for k, v in facts.items())}." for name, facts in shared.items() if facts]
 
 
 def _versions(runs: Sequence[Run]) -> str:

@@ -1,85 +1,34 @@
-"""Figures of a report as SVG: one function each, from runs in groups.
-
-Colours are Okabe and Ito's, which colour-blind people can tell apart; markers, line styles and hatches differ as well, so
-that a grey print can be read.
-"""
+"""Figures of a report as SVG: one function each, from runs in groups. Bars of all settings are in `bars`."""
 
 from __future__ import annotations
 
-import io
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
+from fl_lightning.reporting.bars import bars
+from fl_lightning.reporting.drawing import (
+    COLOURS,
+    HATCHES,
+    Figure,
+    Look,
+    drawing,
+    legend,
+    log_megabytes,
+    slug,
+    svg,
+    title,
+    unit,
+)
 from fl_lightning.reporting.finished import Run
-from fl_lightning.reporting.statistics import estimate
-from fl_lightning.reporting.summary import ALONE, POOLED, Group, label
+from fl_lightning.reporting.summary import ALONE, Group, label
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C510A", "#4D4D4D")
-BASELINE_COLOURS = {ALONE: "#666666", POOLED: "#000000"}
-MARKERS = "osD^vPX*"
-LINES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)), (0, (7, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (8, 1)))
 KINDS = ("bars_", "rounds_", "bytes_", "clients_", "partition_", "similarity_")  # how figures' names begin
-BARS_IN_A_ROW = 28  # as many as an A4 page shows
-HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo", "++")
-STYLE: Any = {
-    "svg.hashsalt": "fl-lightning", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.titlesize": 10, "axes.titlelocation": "left", "legend.frameon": False,
-    "hatch.linewidth": 0.6, "figure.constrained_layout.use": True, "axes.grid": True, "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.6, "axes.axisbelow": True,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure: file name, what it shows, and the SVG."""
-
-    name: str
-    caption: str
-    svg: str
-
-
-class Look:
-    """Colour, marker, line and hatch of each method, the same in all figures of a report."""
-
-    def __init__(self, groups: Sequence[Group]) -> None:
-        self._federated: list[str] = []
-        self._baseline: dict[str, str] = {}
-        for group in groups:
-            for method in group.methods:
-                if method in group.federated():
-                    if method not in self._federated:
-                        self._federated.append(method)
-                else:
-                    self._baseline[method] = group.strategy(method)
-
-    def _place(self, method: str) -> int:
-        return self._federated.index(method) if method in self._federated else 0
-
-    def colour(self, method: str) -> str:
-        if method in self._baseline:
-            return BASELINE_COLOURS[self._baseline[method]]
-        return COLOURS[self._place(method) % len(COLOURS)]
-
-    def marker(self, method: str) -> str:
-        if method in self._baseline:
-            return "<" if self._baseline[method] == ALONE else ">"
-        return MARKERS[self._place(method) % len(MARKERS)]
-
-    def line(self, method: str) -> Any:
-        return ":" if method in self._baseline else LINES[self._place(method) % len(LINES)]
-
-    def hatch(self, method: str) -> str:
-        if method in self._baseline:
-            return "" if self._baseline[method] == POOLED else "||"
-        return HATCHES[self._place(method) % len(HATCHES)]
 
 
 def figures(groups: Sequence[Group]) -> list[Figure]:
@@ -91,63 +40,11 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
     return _named_apart([figure for figure in found if figure is not None])
 
 
-def bars(groups: Sequence[Group], look: Look, metric: str) -> Figure | None:
-    """Mean test score of each method in each setting, with 95 % intervals over seeds; as many rows as print needs."""
-    groups = [g for g in groups if g.metric == metric and any(g.scores(m) for m in g.methods)]
-    if not groups:
-        return None
-    methods = list(dict.fromkeys(m for g in groups for m in g.methods))
-    in_row = max(1, BARS_IN_A_ROW // len(methods))
-    parts = [groups[i : i + in_row] for i in range(0, len(groups), in_row)]
-    width = max(4.5, 1.9 + 0.26 * len(methods) * min(in_row, len(groups)))
-    with _drawing(width, 0.4 + 3 * len(parts), rows=len(parts)) as (canvas, panels):
-        rows = list(panels) if len(parts) > 1 else [panels]
-        notes = [_bars(axes, part, methods, look) for axes, part in zip(rows, parts, strict=True)]
-        _legend(canvas, *rows)
-        note = "".join(f"; {text}" for text in dict.fromkeys(text for own in notes for text in own))
-        caption = f"Test {metric}, mean over seeds with 95 % Student intervals{note}."
-        return Figure(f"bars_{_slug(metric)}", caption, _svg(canvas))
-
-
-def _bars(axes: Any, groups: Sequence[Group], methods: Sequence[str], look: Look) -> list[str]:
-    """One row of bars. Returns what the caption must say of its axis."""
-    wide = 0.8 / len(methods)
-    known: list[float] = []
-    for place, method in enumerate(methods):
-        own = [(i, estimate(list(g.scores(method).values()))) for i, g in enumerate(groups) if method in g.methods]
-        means = [(i + (place - (len(methods) - 1) / 2) * wide, e.mean, e.high) for i, e in own if e.mean is not None]
-        if not means:
-            continue
-        known += [v for _, e in own for v in (e.mean, e.low, e.high) if v is not None]
-        axes.bar(
-            [x for x, *_ in means], [mean for _, mean, _ in means], wide * 0.92, color=look.colour(method),
-            hatch=look.hatch(method), edgecolor="white", linewidth=0.5, label=method,
-        )  # fmt: skip
-        spread = [(x, mean, high - mean) for x, mean, high in means if high is not None]
-        axes.errorbar(
-            [x for x, *_ in spread], [mean for _, mean, _ in spread], [half for *_, half in spread], fmt="none",
-            ecolor="black", elinewidth=1, capsize=2,
-        )  # fmt: skip
-    metric, mode = groups[0].metric, groups[0].mode
-    axes.set_xticks(range(len(groups)), [label(g).replace(", ", "\n") for g in groups], fontsize=8)
-    axes.set_xlim(-0.6, len(groups) - 0.4)
-    axes.grid(axis="x", visible=False)
-    axes.set_ylabel(f"test {metric}{'' if mode == 'max' else chr(10) + '(lower is better)'}")
-    low, high = min(known), max(known)
-    if low > 0 and low > 0.4 * high:  # say so: bars that do not start at zero
-        axes.set_ylim(max(0.0, low - 0.35 * (high - low + 0.05 * high)), None)
-        return ["the axis does not start at 0"]
-    if low < 0 and all(bar.get_height() >= 0 for bar in axes.patches):  # few seeds: wider than the metric's range
-        axes.set_ylim(0, None)
-        return ["intervals that go below 0 are cut there"]
-    return []
-
-
 def rounds(group: Group, look: Look) -> Figure | None:
     """Validation score over rounds, mean and sample standard deviation over seeds; central as a level."""
     if not any(run.curve(group.score) for runs in group.methods.values() for run in runs.values()):
         return None
-    with _drawing(5.6, 3.2) as (canvas, axes):
+    with drawing(5.6, 3.2) as (canvas, axes):
         for method, runs in group.methods.items():
             curves = [{r: v for r, v, _ in run.curve(group.score)} for run in runs.values() if run.curve(group.score)]
             if curves:
@@ -166,10 +63,11 @@ def rounds(group: Group, look: Look) -> Figure | None:
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set_ylabel(_validation(group))
-        axes.set_title(label(group))
-        _legend(canvas, axes)
+        unit(axes.yaxis, group.metric)
+        title(axes, group)
+        legend(canvas, axes)
         caption = f"{label(group)}: {_validation(group)} over rounds; mean and band of one standard deviation over seeds."
-        return Figure(f"rounds_{_slug(label(group))}", caption, _svg(canvas))
+        return Figure(f"rounds_{slug(label(group))}", caption, svg(canvas))
 
 
 def traffic(group: Group, look: Look) -> Figure | None:
@@ -180,7 +78,7 @@ def traffic(group: Group, look: Look) -> Figure | None:
     }
     if not any(senders.values()):
         return None
-    with _drawing(5.6, 3.2) as (canvas, axes):
+    with drawing(5.6, 3.2) as (canvas, axes):
         for method, runs in senders.items():
             if not runs:
                 _level(axes, group, method, look)
@@ -193,15 +91,14 @@ def traffic(group: Group, look: Look) -> Figure | None:
                     markevery=max(1, len(curve) // 6), label=method if index == 0 else None,
                 )  # fmt: skip
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        log_megabytes(axes.xaxis)
         axes.set_xlabel("MB sent so far, up and down, all clients")
         axes.set_ylabel(_validation(group))
-        axes.set_title(label(group))
-        _legend(canvas, axes)
+        unit(axes.yaxis, group.metric)
+        title(axes, group)
+        legend(canvas, axes)
         caption = f"{label(group)}: {_validation(group)} against megabytes sent; one line a seed. Level lines send no model."
-        return Figure(f"bytes_{_slug(label(group))}", caption, _svg(canvas))
+        return Figure(f"bytes_{slug(label(group))}", caption, svg(canvas))
 
 
 def clients(group: Group, look: Look) -> Figure | None:
@@ -210,7 +107,7 @@ def clients(group: Group, look: Look) -> Figure | None:
     number = max((len(scores) for runs in dots.values() for scores in runs), default=0)
     if number == 0 or not any(v is not None for runs in dots.values() for s in runs for v in s):
         return None
-    with _drawing(5.6, 1.1 + min(0.32 * number, 7)) as (canvas, axes):
+    with drawing(5.6, 1.1 + min(0.32 * number, 7)) as (canvas, axes):
         for place, (method, runs) in enumerate(dots.items()):
             offset = (place - (len(dots) - 1) / 2) * 0.7 / max(len(dots), 1)
             points = [(v, c + offset) for scores in runs for c, v in enumerate(scores) if v is not None]
@@ -232,10 +129,11 @@ def clients(group: Group, look: Look) -> Figure | None:
         own = any(v is not None for run in every for v in run.results["test"].get("per_client") or [])
         where = "own test data" if own else "the server's test data"
         axes.set_xlabel(f"test {group.metric}, {'own data' if own else 'server'}")
-        axes.set_title(label(group))
-        _legend(canvas, axes)
+        unit(axes.xaxis, group.metric)
+        title(axes, group)
+        legend(canvas, axes)
         caption = f"{label(group)}: test {group.metric} of each client's model on {where}, one dot for each seed."
-        return Figure(f"clients_{_slug(label(group))}", caption, _svg(canvas))
+        return Figure(f"clients_{slug(label(group))}", caption, svg(canvas))
 
 
 def partition(group: Group) -> Figure | None:
@@ -245,7 +143,7 @@ def partition(group: Group) -> Figure | None:
         return None
     labels, sizes = run.data.get("labels"), run.data["client_sizes"]
     counted = isinstance(labels, list) and all(isinstance(row, list) and all(isinstance(v, int) for v in row) for row in labels)
-    with _drawing(5.6, 1.1 + min(0.24 * len(sizes), 6)) as (canvas, axes):
+    with drawing(5.6, 1.1 + min(0.24 * len(sizes), 6)) as (canvas, axes):
         if counted and labels:
             left = [0] * len(labels)
             for index in range(len(labels[0])):
@@ -264,12 +162,12 @@ def partition(group: Group) -> Figure | None:
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("samples")
         axes.set_ylabel("client")
-        axes.set_title(label(group))
+        title(axes, group)
         if counted:
-            _legend(canvas, axes)
+            legend(canvas, axes)
         what = "labels" if counted else "sizes"
         return Figure(
-            f"partition_{_slug(label(group))}", f"{label(group)}: {what} of the clients (seed {run.seed}).", _svg(canvas)
+            f"partition_{slug(label(group))}", f"{label(group)}: {what} of the clients (seed {run.seed}).", svg(canvas)
         )
 
 
@@ -281,7 +179,7 @@ def similarities(group: Group) -> Iterator[Figure]:
         if run is None or not matrices:
             continue
         names = [k for k, v in matrices.items() if isinstance(v, list) and v and isinstance(v[0], list)]
-        with _drawing(3.5 * len(names), 3.1, len(names)) as (canvas, every):
+        with drawing(3.5 * len(names), 3.1, len(names)) as (canvas, every):
             for name, axes in zip(names, every if len(names) > 1 else [every], strict=True):
                 shown = axes.imshow(matrices[name], cmap="cividis", interpolation="nearest")
                 axes.grid(visible=False)
@@ -295,7 +193,7 @@ def similarities(group: Group) -> Iterator[Figure]:
                 canvas.colorbar(shown, ax=axes, shrink=0.85)
             when = f"after round {matrices['round'] + 1} (seed {run.seed})"
             caption = f"{label(group, method)}: {' and '.join(names)} between clients {when}."
-            yield Figure(f"similarity_{_slug(label(group, method))}", caption, _svg(canvas))
+            yield Figure(f"similarity_{slug(label(group, method))}", caption, svg(canvas))
 
 
 def _named_apart(drawn: Sequence[Figure]) -> list[Figure]:
@@ -335,25 +233,3 @@ def _level(axes: Any, group: Group, method: str, look: Look) -> None:
         axes.axhline(
             statistics.fmean(values), color=look.colour(method), linestyle=look.line(method), linewidth=1.3, label=method
         )
-
-
-@contextmanager
-def _drawing(width: float, height: float, panels: int = 1, rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
-    with mpl.rc_context(STYLE):
-        canvas = Canvas(figsize=(width, height))
-        yield canvas, canvas.subplots(rows, panels)
-
-
-def _legend(canvas: Canvas, *panels: Any) -> None:
-    handles = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    canvas.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8)
-
-
-def _svg(canvas: Canvas) -> str:
-    text = io.StringIO()
-    canvas.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    return text.getvalue()
-
-
-def _slug(text: str) -> str:
-    return "".join(c if c.isalnum() or c in ".-+" else "_" for c in text).replace("__", "_").strip("_")

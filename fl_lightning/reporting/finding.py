@@ -23,7 +23,8 @@ def find_runs(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Runs in these places: a run's folder, a comparison's folder, or any folder above runs.
 
     Runs of a comparison have its labels (and unchosen trials of its searches are left out). Of others, the method is the
-    strategy with its objective, and the setting whatever differs in ``data`` and in the amount of work.
+    strategy with its objective, and the setting whatever differs, between runs on the same data, in ``data`` and in the amount
+    of work. A central run has no rounds; it belongs to every setting with the same data.
 
     Returns:
         The runs, and a line for each folder that was left out.
@@ -108,12 +109,14 @@ def _newest(runs: Sequence[Run], problems: list[str]) -> list[Run]:
 def _label(loose: Sequence[tuple[Path, dict[str, Any], dict[str, Any]]]) -> list[Run]:
     """Methods and settings of runs that belong to no comparison, from their config.yaml."""
     facts = [_data_facts(config) for *_, config in loose]
-    values = {k: {repr(f[k]) for f in facts if k in f} for f in facts for k in f}
-    differing = sorted((k for k, found in values.items() if len(found) > 1), key=lambda k: (k != "data", k))
-    labelled = [
-        Run(folder, {k: str(fact.get(k, "-")) for k in differing}, _method(config, results), results["seed"], results)
-        for (folder, results, config), fact in zip(loose, facts, strict=True)
-    ]
+    differing = _differing(facts)
+    given = [{k: str(fact[k]) for k in differing if k in fact} for fact in facts]
+    whole = [dict(items) for items in dict.fromkeys(tuple(g.items()) for g in given if len(g) == len(differing))]
+    labelled = []
+    for (folder, results, config), fact, own in zip(loose, facts, given, strict=True):
+        fixed = {k: str(v) for k, v in fact.items() if k not in differing}
+        settings = [s for s in whole if own.items() <= s.items()] or [{k: own.get(k, "-") for k in differing}]
+        labelled += [Run(folder, s, _method(config, results), results["seed"], results, fixed=fixed) for s in settings]
     names: dict[tuple, set[str]] = {}
     for run in labelled:
         names.setdefault((*run.setting.values(), run.method, run.seed), set()).add(str(run.results.get("name")))
@@ -123,6 +126,16 @@ def _label(loose: Sequence[tuple[Path, dict[str, Any], dict[str, Any]]]) -> list
         if run.method in several:
             run.method = f"{run.method} ({run.results.get('name')})"
     return labelled
+
+
+def _differing(facts: Sequence[dict[str, Any]]) -> list[str]:
+    """What makes a setting: the data, if there are several, and what differs between runs on the same data."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for fact in facts:
+        for key, value in fact.items():
+            found.setdefault((str(fact.get("data")) if key != "data" else "", key), set()).add(repr(value))
+    keys = {key for (_, key), values in found.items() if len(values) > 1}
+    return sorted(keys, key=lambda k: (k != "data", k))
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -152,7 +165,7 @@ def _data_facts(config: dict[str, Any]) -> dict[str, Any]:
             "epochs": trainer.get("max_epochs"),
             "steps": trainer.get("max_steps"),
         }
-    return {k: v for k, v in facts.items() if v is not None}
+    return {k: v for k, v in facts.items() if v is not None and (k, v) != ("steps", -1)}  # -1: no limit
 
 
 def _method(config: dict[str, Any], results: dict[str, Any]) -> str:

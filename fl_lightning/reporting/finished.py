@@ -9,7 +9,7 @@ import csv
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class Run:
         seed: Its seed.
         results: Content of results.json.
         data_file: What ``compare`` noted of the clients' data; may be absent.
+        fixed: What else is known of the data and the work, in which no other run on this data differs.
     """
 
     folder: Path
@@ -36,6 +37,7 @@ class Run:
     seed: int
     results: dict[str, Any]
     data_file: Path | None = None
+    fixed: dict[str, str] = field(default_factory=dict)
 
     @property
     def metric(self) -> str:

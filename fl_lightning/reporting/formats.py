@@ -40,38 +40,63 @@ def to_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def spread(row: Row) -> str:
-    """``mean ± sd``."""
-    return "–" if row["mean"] is None else short(row["mean"]) + ("" if row["sd"] is None else f" ± {short(row['sd'])}")
-
-
-def interval(mean: float | None, low: float | None, high: float | None) -> str:
+def interval(mean: float | None, low: float | None, high: float | None, share: bool = False) -> str:
     """``+mean [low, high]``."""
     if mean is None:
         return ""
-    return signed(mean) + ("" if low is None or high is None else f" [{signed(low)}, {signed(high)}]")
+    return signed(mean, share) + ("" if low is None or high is None else f" [{signed(low, share)}, {signed(high, share)}]")
 
 
-def signed(value: float) -> str:
-    """A number with its sign."""
-    return f"{value:+.4f}" if abs(value) < 10 else f"{value:+.3g}"
+def signed(value: float, share: bool = False) -> str:
+    """A number with its sign; of a share in percent."""
+    return f"{100 * value:+.1f}" if share else f"{value:+.4f}" if abs(value) < 10 else f"{value:+.3g}"
 
 
-def paper_rows(groups: Sequence[Group], table: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells of the main table as a paper would print it."""
+def scored(value: float | None, share: bool = False) -> str:
+    """A score to be read; of a share in percent."""
+    return short(value) if value is None or not share else f"{100 * value:.1f}"
+
+
+SHARES = ("accuracy", "balanced_accuracy", "f1")
+
+
+def is_share(metric: str) -> bool:
+    """Whether people read this metric in percent."""
+    return metric in SHARES
+
+
+def without_constants(rows: Sequence[Row]) -> tuple[list[Row], str]:
+    """The rows without columns in which all are equal, and a sentence with what these say."""
+    names = columns(rows)
+    constant = [n for n in names if len(rows) > 1 and len({str(row.get(n)) for row in rows}) == 1]
+    if len(constant) == len(names):
+        return list(rows), ""
+    told = [f"{n} {short(rows[0][n])}" for n in constant if rows[0].get(n) not in (None, "", "–")]
+    sentence = f"In all rows: {', '.join(told)}." if told else ""
+    return [{n: row.get(n) for n in names if n not in constant} for row in rows], sentence
+
+
+def paper_rows(
+    groups: Sequence[Group], table: Sequence[Row], percent: bool = False
+) -> tuple[list[str], list[list[str]]]:
+    """Header and cells of the main table as a paper would print it; with ``percent`` accuracies in percent."""
     axes = columns([g.setting for g in groups])
     references = {row["reference"] for row in table}
     minus = f"minus {references.pop()}" if len(references) == 1 else "minus reference"
     header = [*axes, "method", "metric", "score", f"{minus} (paired)", "client mean", "worst client", "MB", "s", "seeds"]
-    cells = [
-        [
-            *(str(row.get(a, "")) for a in axes), row["method"], f"{row['metric']} ({row['score on']})", spread(row),
-            interval(row["difference"], row["difference low"], row["difference high"]), short(row["client mean"]),
-            short(row["worst client"]), _megabytes(row), "–" if row["seconds"] is None else f"{row['seconds']:.0f}",
-            str(row["seeds"]),
-        ]
-        for row in table
-    ]  # fmt: skip
+    cells = []
+    for row in table:
+        share = percent and is_share(row["metric"])
+        spread = "" if row["sd"] is None else f" ± {scored(row['sd'], share)}"
+        cells.append(
+            [
+                *(str(row.get(a, "")) for a in axes), row["method"],
+                f"{row['metric']}{', %' if share else ''} ({row['score on']})", scored(row["mean"], share) + spread,
+                interval(row["difference"], row["difference low"], row["difference high"], share),
+                scored(row["client mean"], share), scored(row["worst client"], share), _megabytes(row),
+                "–" if row["seconds"] is None else f"{row['seconds']:.0f}", str(row["seeds"]),
+            ]
+        )  # fmt: skip
     return header, cells
 
 

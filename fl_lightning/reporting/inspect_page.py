@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from fl_lightning.reporting.figures import COLOURS, HATCHES, Figure, _drawing, _legend, _svg
+from fl_lightning.reporting.drawing import COLOURS, HATCHES, Figure, drawing, legend, log_megabytes, svg
 from fl_lightning.reporting.forecast import readable
 from fl_lightning.reporting.formats import short
 from fl_lightning.reporting.inspection import named_client
@@ -111,7 +111,7 @@ def _label_shares(report: Mapping[str, Any]) -> Figure | None:
         caption = f"Share of negative, positive and missing labels of each client, all {len(tasks)} tasks together."
     else:
         return None
-    with _drawing(5.6, 1.1 + min(0.24 * len(bars), 8)) as (canvas, axes):
+    with drawing(5.6, 1.1 + min(0.24 * len(bars), 8)) as (canvas, axes):
         left = [0.0] * len(bars)
         for index, name in enumerate(classes):
             share = [row[index] / max(sum(row), 1) for row in counts]
@@ -122,8 +122,8 @@ def _label_shares(report: Mapping[str, Any]) -> Figure | None:
         _clients_axis(axes, bars)
         axes.set_xlabel("share")
         if len(classes) <= 20:
-            _legend(canvas, axes)
-        return Figure("labels", caption, _svg(canvas))
+            legend(canvas, axes)
+        return Figure("labels", caption, svg(canvas))
 
 
 def _label_means(report: Mapping[str, Any]) -> Figure | None:
@@ -135,14 +135,14 @@ def _label_means(report: Mapping[str, Any]) -> Figure | None:
     entries = [(name, entry[task]) for name, entry in zip([*_names(report), "all"], [*labels[:MOST_CLIENTS],
                                                           report["labels_whole"]], strict=True)]  # fmt: skip
     units = report.get("units") or []
-    with _drawing(5.6, 1.1 + min(0.24 * len(entries), 8)) as (canvas, axes):
+    with drawing(5.6, 1.1 + min(0.24 * len(entries), 8)) as (canvas, axes):
         for place, (_, entry) in enumerate(entries):
             if entry["mean"] is not None:
                 axes.errorbar(entry["mean"], place, xerr=entry["sd"], fmt="o", color=COLOURS[0], capsize=2)
         _clients_axis(axes, [name for name, _ in entries])
         axes.set_xlabel(f"{task}" + (f" ({units[0]})" if units and units[0] else ""))
         return Figure("labels", f"Mean and standard deviation of `{task}` at each client, and of all training molecules.",
-                      _svg(canvas))  # fmt: skip
+                      svg(canvas))  # fmt: skip
 
 
 def _scaffolds(report: Mapping[str, Any]) -> Figure | None:
@@ -150,14 +150,14 @@ def _scaffolds(report: Mapping[str, Any]) -> Figure | None:
     if not values:
         return None
     names = _names(report)
-    with _drawing(5.6, 1.1 + min(0.24 * len(names), 8)) as (canvas, axes):
+    with drawing(5.6, 1.1 + min(0.24 * len(names), 8)) as (canvas, axes):
         axes.barh(range(len(names)), [v or 0 for v in values[:MOST_CLIENTS]], color=COLOURS[0])
         axes.axvline(report["scaffold_tv_iid"], color="black", linestyle="--", linewidth=1, label="random split")
         _clients_axis(axes, names)
         axes.set_xlim(0, 1)
         axes.set_xlabel("total variation from all training molecules")
-        _legend(canvas, axes)
-        return Figure("scaffolds", "How far each client's scaffolds are from those of all: 0 equal, 1 disjoint.", _svg(canvas))
+        legend(canvas, axes)
+        return Figure("scaffolds", "How far each client's scaffolds are from those of all: 0 equal, 1 disjoint.", svg(canvas))
 
 
 def _matrix(report: Mapping[str, Any], key: str, caption: str) -> Figure | None:
@@ -165,7 +165,7 @@ def _matrix(report: Mapping[str, Any], key: str, caption: str) -> Figure | None:
     if not values or not any(any(row) for row in values):
         return None
     values = [row[:MOST_CLIENTS] for row in values[:MOST_CLIENTS]]
-    with _drawing(4.8, 3.8) as (canvas, axes):
+    with drawing(4.8, 3.8) as (canvas, axes):
         shown = axes.imshow(values, cmap="cividis", interpolation="nearest")
         axes.grid(visible=False)
         step = max(1, len(values) // 10)
@@ -182,7 +182,7 @@ def _matrix(report: Mapping[str, Any], key: str, caption: str) -> Figure | None:
                     axes.text(j, i, str(value), ha="center", va="center", fontsize=7,
                               color="black" if value > middle else "white")  # fmt: skip
         canvas.colorbar(shown, ax=axes, shrink=0.85)
-        return Figure(key, caption, _svg(canvas))
+        return Figure(key, caption, svg(canvas))
 
 
 def _forecast(report: Mapping[str, Any]) -> Figure | None:
@@ -190,7 +190,7 @@ def _forecast(report: Mapping[str, Any]) -> Figure | None:
     if not values:
         return None
     shown = [(name, values[name] / 1e6) for name in FORECAST if values[name]]
-    with _drawing(5.6, 2.8) as (canvas, axes):
+    with drawing(5.6, 2.8) as (canvas, axes):
         colours = [COLOURS[0] if name.startswith("bytes") else COLOURS[1] for name, _ in shown]
         axes.barh(range(len(shown)), [value for _, value in shown], color=colours)
         for place, (_, value) in enumerate(shown):
@@ -200,9 +200,10 @@ def _forecast(report: Mapping[str, Any]) -> Figure | None:
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.25)
+        log_megabytes(axes.xaxis)
         axes.set_xlabel("MB")
         caption = f"Forecast of bytes sent (all clients together) and of memory. {_note(report)}"
-        return Figure("forecast", caption, _svg(canvas))
+        return Figure("forecast", caption, svg(canvas))
 
 
 def _clients_axis(axes: Any, names: Sequence[str]) -> None:

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
-from fl_lightning.reporting.figures import Figure
+from fl_lightning.reporting.drawing import Figure
 from fl_lightning.reporting.formats import columns, exact, short
 from fl_lightning.reporting.summary import Row
 
 STYLE = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --ink: #111; --paper: #fff; --line: #ddd; --strong: #888; --band: #f7f7f7; --note: #fff3cd; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --paper: #121212; --line: #333; --strong: #888; --band: #1b1b1b; --note: #3a2f10; }
+  figure img { filter: invert(0.93) hue-rotate(180deg); }
+}
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
-body { color: #111; background: #fff; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #ccc; }
+body { color: var(--ink); background: var(--paper); }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #e3e3e3; text-align: left; white-space: nowrap; }
-td.number { text-align: right; } thead th { border-bottom: 2px solid #888; position: sticky; top: 0; background: #fff; }
-tbody tr:nth-child(even) { background: #f7f7f7; }
-figure { display: inline-block; margin: .8rem 1rem .8rem 0; max-width: 100%; vertical-align: top; }
-figure img { max-width: 100%; height: auto; } figcaption { font-size: 13px; color: #333; max-width: 38rem; }
-.warning { background: #fff3cd; padding: .5rem .8rem; border-left: 4px solid #b58105; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left; }
+td.number { text-align: right; } td.number, td.short { white-space: nowrap; }
+td { max-width: 26rem; overflow-wrap: break-word; }
+thead th { border-bottom: 2px solid var(--strong); position: sticky; top: 0; background: var(--paper); vertical-align: bottom; }
+tbody tr:nth-child(even) { background: var(--band); }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 1.2rem 1.5rem; }
+figure { margin: 0; } figure.whole { grid-column: 1 / -1; }
+figure img { width: 100%; height: auto; background: #fff; } figcaption { font-size: 13px; }
+.warning { background: var(--note); padding: .5rem .8rem; border-left: 4px solid #b58105; }
 @media print { body { max-width: none; margin: 0; } .wide { overflow: visible; } table { font-size: 9px; } }
 """
+SHORT = 20  # letters of a text that stays in one line
 
 
 def page(
@@ -54,7 +64,7 @@ def page(
         if rows:
             parts += [f"<h2>{escape(heading)}</h2>", f"<p>{escape(text)}</p>", table(rows, f"table{number}")]
         if number == 0 and pictures:
-            parts += ["<h2>Figures</h2>", *(_picture(figure) for figure in pictures)]
+            parts += ["<h2>Figures</h2>", '<div class="figures">', *_pictures(pictures), "</div>"]
     return "\n".join([*parts, "</body></html>"]) + "\n"
 
 
@@ -67,7 +77,7 @@ def table(rows: Sequence[Row], name: str) -> str:
         cells = []
         for n in names:
             value = row.get(n)
-            kind = ' class="number"' if isinstance(value, int | float) else ""
+            kind = ' class="number"' if _is_number(value) else ' class="short"' if len(str(value)) <= SHORT else ""
             cells.append(
                 f'<td{kind} data-value="{escape(exact(value))}">{escape(short(value) if value is not None else "")}</td>'
             )
@@ -79,7 +89,17 @@ def table(rows: Sequence[Row], name: str) -> str:
     )
 
 
-def _picture(figure: Figure) -> str:
+def _is_number(value: Any) -> bool:
+    """A number, or one that was put into words: ``81.2 ± 0.4``."""
+    return isinstance(value, int | float) or (isinstance(value, str) and bool(re.match(r"[-+]?\d[\d.]*( |$)|–$", value)))
+
+
+def _pictures(figures: Sequence[Figure]) -> list[str]:
+    """Bars, and a figure that is alone, take the whole width."""
+    return [_picture(figure, figure.name.startswith("bars_") or len(figures) == 1) for figure in figures]
+
+
+def _picture(figure: Figure, whole: bool) -> str:
     data = base64.b64encode(figure.svg.encode()).decode()
-    alt = escape(figure.caption)
-    return f'<figure><img alt="{alt}" src="data:image/svg+xml;base64,{data}"><figcaption>{alt}</figcaption></figure>'
+    alt, kind = escape(figure.caption), ' class="whole"' if whole else ""
+    return f'<figure{kind}><img alt="{alt}" src="data:image/svg+xml;base64,{data}"><figcaption>{alt}</figcaption></figure>'

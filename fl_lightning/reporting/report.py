@@ -15,11 +15,12 @@ from fl_lightning.reporting.summary import Row, Summary, summarise_runs
 
 TABLES = ("table", "differences", "joining", "clients", "runs", "trials")
 WHAT_IT_IS = (
-    "The round is chosen on validation data, the score is on test data. mean, sd: over seeds (sample standard deviation); low, "
-    "high: 95 % Student interval of the mean. difference: method minus reference on the same seed and partition, with its 95 % "
-    "interval; intervals are not corrected for how many there are. score on: global = the server's test data (LocalOnly: mean "
-    "over the clients' models), clients = mean over clients, each on its own test data. MB: all messages of a run."
+    "The round is chosen on validation data, the score is on test data: mean ± sample standard deviation over seeds. minus: "
+    "the method minus the reference on the same seed and partition, with its 95 % Student interval, not corrected for how many "
+    "there are. global: the server's test data (LocalOnly: mean over the clients' models); clients: mean over clients, each on "
+    "its own test data. MB: all messages of a run."
 )
+DIGITS = "All digits are in table.csv."
 PAIRED = "The interval is over seeds; clearly better: the method whose favour it lies in, where it does not hold 0."
 JOINING = (
     "For each client its own model (LocalOnly) against the federated one. gain: positive if the federated model is better, "
@@ -76,14 +77,16 @@ def write_report(
     write("table.tex", formats.to_latex(summary.groups, summary.table, title))
     for figure in pictures:
         write(f"figures/{figure.name}.svg", figure.svg)
+    header, cells = formats.paper_rows(summary.groups, summary.table, percent=True)
+    main: list[Row] = [dict(zip(header, row, strict=True)) for row in cells]
     sections = [
-        ("Results", WHAT_IT_IS, summary.table),
-        ("Should I join?", JOINING, summary.joining),
-        ("Should I join? Each client", "", summary.clients),
-        ("Paired differences between all methods", PAIRED, summary.differences),
-        ("Search", "Validation scores of all trials; test scores of trials that were not chosen are not read.", list(trials)),
-        ("Runs", "", summary.runs),
-    ]  # fmt: skip
+        _section("Results", f"{WHAT_IT_IS} {DIGITS}", main),
+        _section("Should I join?", JOINING, summary.joining),
+        _section("Should I join? Each client", "", summary.clients),
+        _section("Paired differences between all methods", PAIRED, summary.differences),
+        _section("Search", "Validation scores of all trials; test scores of trials that were not chosen are not read.", trials),
+        _section("Runs", "", summary.runs),
+    ]
     write("report.html", page(title, lead, warnings, sections, pictures))
     remove_report(out, keep=written)
     return summary, written
@@ -110,6 +113,12 @@ def remove_report(out: Path, keep: Sequence[Path] = ()) -> None:
     for path in [*(out / name for name in names), *figures_of_old]:
         if path not in keep:
             path.unlink(missing_ok=True)
+
+
+def _section(heading: str, text: str, rows: Sequence[Row]) -> tuple[str, str, list[Row]]:
+    """A table of the page. What is the same in all rows is said once, so that the scores need no scrolling."""
+    shown, constants = formats.without_constants(rows)
+    return heading, f"{text} {constants}".strip(), shown
 
 
 def _markdown(title: str, lead: Sequence[str], warnings: Sequence[str], summary: Summary) -> str:

@@ -64,6 +64,10 @@ def check_self_contained(tags):
             assert not re.search(r"(href|src)=\"(?!#|data:)", svg) and "<script" not in svg
 
 
+def drawings(tags):
+    return [base64.b64decode(v.split(",")[1]).decode() for n, v in tags.attributes if n == "src" and "svg" in v]
+
+
 def pictures(tags):
     return [value.split(":")[0][:40] for name, value in tags.attributes if name == "alt"]
 
@@ -75,6 +79,7 @@ def test_the_page_of_a_graph(tmp_path):
                          FederationSettings(num_rounds=2, strategy=FedAvg()), "a graph <of mine>")  # fmt: skip
     tags = read_page(tmp_path / "p.html")
     check_self_contained(tags)
+    assert not any("mathdefault" in drawn for drawn in drawings(tags))  # matplotlib notes each text beside its path
     assert [p.split()[0] for p in pictures(tags)] == ["Share", "Edges", "Forecast"]
     text = " ".join(tags.text)
     assert "a graph <of mine>" in text and all(f["message"] in text and f["remedy"] in text for f in found)

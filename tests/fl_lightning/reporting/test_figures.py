@@ -6,9 +6,12 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import pytest
 from fake_runs import make
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from fl_lightning.reporting import bars
 from fl_lightning.reporting import figures as drawn
-from fl_lightning.reporting.figures import Look, figures
+from fl_lightning.reporting.drawing import Look, svg
+from fl_lightning.reporting.figures import figures
 from fl_lightning.reporting.summary import group
 
 
@@ -58,16 +61,53 @@ def test_a_setting_without_files_still_has_bars_and_clients(tmp_path):
 def axes_of(monkeypatch, draw, *arguments):
     """The axes of the figure that ``draw`` makes."""
     seen = []
-    whole = drawn._svg
-    monkeypatch.setattr(drawn, "_svg", lambda canvas: seen.append(canvas) or whole(canvas))
+    for module in (drawn, bars):
+        monkeypatch.setattr(module, "svg", lambda canvas: seen.append(canvas) or svg(canvas))
     draw(*arguments)
     return seen[0].axes
 
 
-def test_bars_have_the_means_and_intervals(groups, monkeypatch):
+def test_bars_have_the_means_beside_their_methods_in_percent(groups, monkeypatch):
     (axes,) = axes_of(monkeypatch, drawn.bars, groups, Look(groups), "accuracy")
-    heights = [bar.get_height() for container in axes.containers for bar in container if hasattr(bar, "get_height")]
-    assert heights == pytest.approx([0.8, 0.35, 0.8])
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.8, 0.35, 0.8])
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Fed", "Alone", "Central"]  # baselines come last
+    assert [text.get_text() for text in axes.texts] == ["80.0 %", "35.0 %", "80.0 %"]
+    assert axes.xaxis.get_major_formatter()(0.8) == "80%" and axes.get_title(loc="left") == "Cora"
+
+
+LONG = "a method of somebody with a name that takes far more room than there is, number {}"
+
+
+def overlaps(canvas):
+    """Pairs of texts (titles, names, ticks, legends) of which one covers the other, and texts that leave the picture."""
+    renderer = FigureCanvasAgg(canvas).get_renderer()
+    canvas.draw(renderer)
+    texts = [t for found in canvas.legends for t in found.get_texts()]
+    for axes in canvas.axes:
+        ticks = [tick.label1 for axis in (axes.xaxis, axes.yaxis) for tick in axis._update_ticks()]  # those that are drawn
+        texts += [*ticks, *axes.texts, axes.xaxis.label, axes.yaxis.label, axes._left_title]
+    boxes = [(t.get_text(), t.get_window_extent(renderer)) for t in texts if t.get_visible() and t.get_text().strip()]
+    whole = canvas.bbox
+    outside = [n for n, b in boxes if b.x0 < -1 or b.y0 < -1 or b.x1 > whole.x1 + 1 or b.y1 > whole.y1 + 1]
+    return outside + [(n, m) for i, (n, b) in enumerate(boxes) for m, c in boxes[:i] if b.shrunk(0.9, 0.8).overlaps(c)]
+
+
+@pytest.mark.parametrize(("name", "settings"), [("m{}", 9), (LONG, 1), (LONG, 2)])
+def test_long_names_and_many_settings_stay_apart_and_in_the_picture(tmp_path, monkeypatch, settings, name):
+    long = "own molecules of a company with several sites.csv, scaffolds of the first year, num_clients"
+    runs = [
+        make(tmp_path / f"{d}{m}", name.format(m), 0, {"data": f"{long} {d}"} if settings > 1 else {}, curve=[(0.5, 0.4)] * 2)
+        for d in range(settings) for m in range(4)
+    ]  # fmt: skip
+    own = group(runs)
+    seen = []
+    for module in (drawn, bars):
+        monkeypatch.setattr(module, "svg", lambda canvas: seen.append(canvas) or svg(canvas))
+    bars.bars(own, Look(own), "accuracy")
+    for draw in (drawn.rounds, drawn.traffic, drawn.clients):
+        draw(own[0], Look(own))
+    drawn.partition(own[0])
+    assert len(seen) == 5 and [overlaps(canvas) for canvas in seen] == [[]] * 5
 
 
 def test_many_settings_are_drawn_in_rows_that_fit_a_page(tmp_path, monkeypatch):
@@ -76,17 +116,16 @@ def test_many_settings_are_drawn_in_rows_that_fit_a_page(tmp_path, monkeypatch):
     ]
     own = group(runs)
     panels = axes_of(monkeypatch, drawn.bars, own, Look(own), "accuracy")
-    assert [len(axes.get_xticks()) for axes in panels] == [3, 3, 3, 1]
-    assert panels[0].figure.get_figwidth() < 9.5
-    assert len(panels[0].figure.legends[0].get_texts()) == 9  # the last method is missing in the first setting
-    heights = [bar.get_height() for axes in panels for bar in axes.patches]
-    assert sorted(heights) == pytest.approx(sorted(r.on_global for r in runs))
+    assert [len(axes.get_yticks()) for axes in panels] == [8] + [9] * 9  # the last method is missing in the first setting
+    assert panels[0].figure.get_figwidth() < 9.5 and len({axes.get_position().y0 for axes in panels}) == 4
+    widths = [bar.get_width() for axes in panels for bar in axes.patches]
+    assert sorted(widths) == pytest.approx(sorted(r.on_global for r in runs))
 
 
 def test_intervals_below_zero_are_cut_and_that_is_said(tmp_path, monkeypatch):
     own = group([make(tmp_path, "m", s, glob=1.0 + 5 * s, mode="min", metric="rmse") for s in range(2)])
     (axes,) = axes_of(monkeypatch, drawn.bars, own, Look(own), "rmse")
-    assert axes.get_ylim()[0] == 0
+    assert axes.get_xlim()[0] == 0 and [text.get_text() for text in axes.texts] == ["3.5000"]
     assert "intervals that go below 0 are cut there" in drawn.bars(own, Look(own), "rmse").caption
 
 

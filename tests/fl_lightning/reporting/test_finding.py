@@ -36,6 +36,32 @@ def test_settings_are_what_differs_and_methods_have_their_objective(tmp_path):
     }  # fmt: skip
 
 
+def test_central_runs_belong_to_every_number_of_rounds_and_what_follows_from_the_data_is_no_setting(tmp_path):
+    cora = {"num_clients": 3, "partition": "louvain"}
+    write_run(tmp_path / "a", results(), config=config(rounds=3, **cora))
+    write_run(tmp_path / "b", results(), config=config(rounds=9, **cora))
+    write_run(tmp_path / "central", results("Central"), config=config(None, **cora))
+    other = config(rounds=3, name="molecules", partition="scaffold_lda")
+    other["trainer"]["max_steps"] = 200
+    write_run(tmp_path / "c", results(), config=other)
+    runs, problems = find_runs([tmp_path])
+    assert problems == []
+    assert {(r.folder.name, tuple(r.setting.values())) for r in runs} == {
+        ("a", ("Cora", "3")), ("b", ("Cora", "9")), ("central", ("Cora", "3")), ("central", ("Cora", "9")),
+        ("c", ("molecules", "3")),
+    }  # fmt: skip
+    assert {tuple(r.setting) for r in runs} == {("data", "rounds")}
+    fixed = {r.folder.name: r.fixed for r in runs}
+    assert fixed["a"] == {"num_clients": "3", "partition": "louvain", "epochs": "1"}  # steps: -1 is no limit
+    assert fixed["c"] == {"partition": "scaffold_lda", "epochs": "1", "steps": "200"}
+
+
+def test_a_central_run_alone_has_its_own_setting(tmp_path):
+    write_run(tmp_path / "a", results(), config=config(num_clients=3))
+    write_run(tmp_path / "b", results("Central"), config=config(None, num_clients=5))
+    assert {(r.method, r.setting["num_clients"]) for r in find_runs([tmp_path])[0]} == {("FedAvg", "3"), ("Central", "5")}
+
+
 def test_runs_without_config_have_their_strategy(tmp_path):
     write_run(tmp_path / "x" / "version_0", results("FedPub"))
     (run,), problems = find_runs([tmp_path / "x" / "version_0"])
