@@ -106,6 +106,11 @@ def mutants(path: str, source: str) -> list[Mutant]:
         start, end = span(node)
         return data[start:end].decode()
 
+    def operand(node: ast.AST) -> str:
+        """Its text, with the parentheses that do not belong to the node."""
+        simple = ast.Name | ast.Constant | ast.Attribute | ast.Call | ast.Subscript | ast.List | ast.Tuple | ast.Dict | ast.Set
+        return original(node) if isinstance(node, simple) else f"({original(node)})"
+
     def add(node: ast.AST, text: str, what: str) -> None:
         start, end = span(node)
         if data[start:end].decode() != text:
@@ -114,12 +119,12 @@ def mutants(path: str, source: str) -> list[Mutant]:
 
     for node in _interesting(ast.parse(source)):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARE:
-            add(node, f"({original(node.left)} {COMPARE[type(node.ops[0])]} {original(node.comparators[0])})", "comparison")
+            add(node, f"({operand(node.left)} {COMPARE[type(node.ops[0])]} {operand(node.comparators[0])})", "comparison")
         elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC and not _is_text(node):
-            add(node, f"({original(node.left)} {ARITHMETIC[type(node.op)]} {original(node.right)})", "arithmetic")
+            add(node, f"({operand(node.left)} {ARITHMETIC[type(node.op)]} {operand(node.right)})", "arithmetic")
         elif isinstance(node, ast.BoolOp):
             for index in range(len(node.values)):
-                rest = [original(v) for i, v in enumerate(node.values) if i != index]
+                rest = [operand(v) for i, v in enumerate(node.values) if i != index]
                 joint = " and " if isinstance(node.op, ast.And) else " or "
                 add(node, "(" + joint.join(rest) + ")", "drop an operand")
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
@@ -134,9 +139,9 @@ def mutants(path: str, source: str) -> list[Mutant]:
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             add(node, "pass", "drop a statement")
         elif isinstance(node, ast.AugAssign) and type(node.op) in ARITHMETIC:
-            add(node, f"{original(node.target)} {ARITHMETIC[type(node.op)]}= {original(node.value)}", "arithmetic")
+            add(node, f"{original(node.target)} {ARITHMETIC[type(node.op)]}= {operand(node.value)}", "arithmetic")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in DROPPED:
-            add(node, original(node.func.value), "drop a call")
+            add(node, operand(node.func.value), "drop a call")
         elif isinstance(node, ast.Name | ast.Attribute) and getattr(node, "id", getattr(node, "attr", "")) in SWAPPED:
             name = node.id if isinstance(node, ast.Name) else node.attr
             add(node, original(node)[: -len(name)] + SWAPPED[name], "swap")

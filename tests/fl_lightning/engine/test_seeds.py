@@ -2,10 +2,13 @@
 
 import itertools
 import random
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 
+from fl_lightning.engine import seeds
 from fl_lightning.engine.seeds import derive, stream
 
 
@@ -57,3 +60,33 @@ def test_a_stream_repeats_itself_and_differs_from_others():
             assert draws() == found[name]
     for kind in range(3):
         assert len({tuple(d[kind]) for d in found.values()}) == len(found)
+
+
+@pytest.mark.parametrize(("there", "in_use"), [(True, True), (True, False), (False, True), (False, False)])
+def test_the_states_of_gpus_come_back_too_if_there_are_any_in_use(monkeypatch, there, in_use):
+    calls, states = [], ["state of gpu 0"]
+    monkeypatch.setattr(seeds, "_has_accelerator", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: calls.append("get") or states)
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", calls.append)
+    with stream(0, "fit"):
+        assert calls == (["get"] if there and in_use else [])
+    assert calls == (["get", states] if there and in_use else [])
+
+
+@pytest.mark.parametrize(("cuda", "mps"), [(True, False), (False, True), (False, False)])
+def test_accelerators_are_seeded_with_the_cpu(monkeypatch, cuda, mps):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    everywhere, here = [], []
+    monkeypatch.setattr(torch, "manual_seed", everywhere.append)
+    monkeypatch.setattr(torch, "default_generator", SimpleNamespace(manual_seed=here.append))
+    seeds._has_accelerator.cache_clear()
+    try:
+        with stream(5, "fit", 1, 2):
+            pass
+    finally:
+        seeds._has_accelerator.cache_clear()
+    assert (everywhere, here) == (([derive(5, "fit", 1, 2)], []) if cuda or mps else ([], [derive(5, "fit", 1, 2)]))
