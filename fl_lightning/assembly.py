@@ -96,6 +96,7 @@ class Assembly:
             private=self.private,
             carry_optimizer_state=bool(settings.carry_optimizer_state),
             shared=self.shared,
+            fast_loops=settings.fast_loops,
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -46,12 +46,16 @@ class BestEpoch(Callback):
         self.value: float | None = None
         self.epoch: int | None = None
         self.weights: dict[str, Any] = {}
+        self._before: dict[str, Any] = {}
+
+    def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._before = dict(trainer.callback_metrics)
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             return
-        # `callback_metrics` would also hold what the epoch's training logged, which may bear the same name.
-        found = trainer._results.metrics(on_step=False)["callback"]
+        # What is there since the validation began: there is also what training logged, which may bear the same name.
+        found = {name: value for name, value in trainer.callback_metrics.items() if value is not self._before.get(name)}
         logged = {without_stage(name, "val"): float(value) for name, value in found.items()}
         self.monitor.check([logged])
         value = defined(logged, self.monitor.metric)
@@ -130,7 +134,8 @@ def fit_centrally(
         if getattr(callback, "dirpath", "") is None:  # else it writes into the current folder where there is no logger
             callback.dirpath = str(folder.path / "checkpoints")
     best = BestEpoch(folder.path / "checkpoints" / "best.ckpt", chooses)
-    trainer.callbacks = trainer._callback_connector._reorder_callbacks([*trainer.callbacks, best])
+    savers = [callback for callback in trainer.callbacks if isinstance(callback, Checkpoint)]  # they come last
+    trainer.callbacks = [*(callback for callback in trainer.callbacks if callback not in savers), best, *savers]
     with stream(seed, "central"), quiet():
         with missing_metric_in_words():
             trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)

@@ -38,11 +38,11 @@ def sentence(
     """
     message = str(error).strip()
     if match := re.match(r"unrecognized arguments: (\S+)", message):
-        return _unknown_option(match[1], [o for a in parser._actions for o in a.option_strings])
+        return _unknown_option(match[1], [o for a in _actions(parser) for o in a.option_strings])
     if match := re.match(r"the following arguments are required: (?:\w+\.)?(\w+)$", message):
         return f"`{match[1]}` is missing: give a config file that has it (`--config FILE`), or `--{match[1]} CLASS`."
     if match := re.match(r"Subcommand '\w+' does not accept option '([\w.]+)'", message):
-        names = {a.dest.partition(".")[0] for a in parser._actions if a.option_strings} - {"help", "config", "print_config"}
+        names = {a.dest.partition(".")[0] for a in _actions(parser) if a.option_strings} - {"help", "config", "print_config"}
         return _no_such_key(match[1], match[1], sorted(names))
     if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
         commands = [*re.findall(r"\w+", match[2]), *others]
@@ -60,6 +60,10 @@ def sentence(
             except ValueError as cause:
                 return str(cause)
     return _from_tree(message.splitlines()) or " ".join(message.split())
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return parser._actions  # noqa: SLF001  argparse lists its options nowhere else
 
 
 def told(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 from fl_lightning.assembly import Assembly
 from fl_lightning.engine import checkpoint
 from fl_lightning.engine.federation import Federation
+from fl_lightning.engine.lightning_fast import hyperparameters
 from fl_lightning.engine.transport import Engine
 from fl_lightning.errors import ResumeError
 from fl_lightning.reporting.given import given, run_config, write_config
@@ -91,7 +92,7 @@ class RunFiles:
         if trainer.run_config is None:  # else the command line writes it
             config = run_config(trainer.seed, self.settings, trainer.trainer_args, module, assembly.data)
             write_config(self.folder.path / "config.yaml", config)
-        if getattr(module, "_log_hyperparams", False):  # as Lightning asks: not after `save_hyperparameters(logger=False)`
+        if hyperparameters.are_logged(module):
             for logger in self.folder.loggers:
                 logger.log_hyperparams(given(module.hparams_initial))
 

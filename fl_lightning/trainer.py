@@ -17,6 +17,7 @@ from torch import Tensor
 from fl_lightning.assembly import Data, assemble
 from fl_lightning.engine import checkpoint
 from fl_lightning.engine.federation import Federation
+from fl_lightning.engine.lightning_fast.versions import tell_if_unproven
 from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.sampling import number_of_participants, participants
@@ -189,7 +190,9 @@ class _Run:
 
         entries = self.all.entries
         strategy.start(entries.get(entries.shared), entries.private)
-        local = LocalTrainer(module, trainer.trainer_args, seed)
+        if settings.fast_loops:
+            tell_if_unproven()
+        local = LocalTrainer(module, trainer.trainer_args, seed, fast_loops=settings.fast_loops)
         local.check()
         self.phases = strategy.phases()
         told = self.all.local_settings(settings, seed, self.identity, trainer.trainer_args)
@@ -266,7 +269,7 @@ class _Run:
     def _rehearse(self) -> None:
         """What would fail in every round is found now, and not after the first, which phases may put off for hours."""
         here = self.all.here
-        rehearsal = Rehearsal(self.all.module, self.trainer.trainer_args, self.trainer.seed)
+        rehearsal = Rehearsal(self.all.module, self.trainer.trainer_args, self.trainer.seed, self.settings.fast_loops)
         training = {client: data for client, data in here.items() if client not in self.all.empty}
         rehearsal.check_lone_batches(training)
         rehearsal.check_optimizers_and_callbacks(training)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
-from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
+from lightning.pytorch.core.mixins import hparams_mixin
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -104,7 +104,9 @@ class LitGraphModule(LightningModule):
 
     def __init__(self, objective: Objective | None = None, optimizer: OptimizerCallable | None = None) -> None:
         super().__init__()
-        if _given_hyperparameters.get() is not None:  # under LightningCLI these are plain values, safe in a checkpoint
+        # Set while LightningCLI makes a module, whose arguments are then known as plain values, safe in a checkpoint.
+        given_by_cli = getattr(hparams_mixin, "_given_hyperparameters", None)
+        if given_by_cli is not None and given_by_cli.get() is not None:
             self.save_hyperparameters(logger=False)
         self.objective = ERM() if objective is None else objective
         self.optimizer = type(self).default_optimizer if optimizer is None else _without_parser(optimizer)

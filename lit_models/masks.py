@@ -54,10 +54,10 @@ class MaskedWeight(nn.Module):
 
     # PyG's `Linear` saves `self.weight`, the product here; these two save and load the parameters as nn.Module does.
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        nn.Module._save_to_state_dict(self, *args, **kwargs)
+        nn.Module._save_to_state_dict(self, *args, **kwargs)  # noqa: SLF001  torch's hook for subclasses
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        nn.Module._load_from_state_dict(self, *args, **kwargs)
+        nn.Module._load_from_state_dict(self, *args, **kwargs)  # noqa: SLF001
 
     # The class is made at run time, so copies and pickles name the layer's own class.
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -99,7 +99,7 @@ def apply_masks(module: nn.Module, prune_below: float = 1e-3) -> nn.Module:
     if not prune_below >= 0:
         raise ValueError(f"`prune_below` is a threshold on |mask| and must be >= 0, but it is {prune_below}.")
     for name, layer in list(module.named_modules()):
-        weight = layer._parameters.get("weight")
+        weight = dict(layer.named_parameters(recurse=False)).get("weight")
         if weight is None or isinstance(layer, MaskedWeight):
             continue
         if nn.parameter.is_lazy(weight):
@@ -134,7 +134,7 @@ def named_masks(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def raw_weight(layer: nn.Module) -> nn.Parameter:
     """The parameter ``W`` of a layer, without its mask (``layer.weight`` is ``W * mu``)."""
-    return layer._parameters["weight"]  # type: ignore[return-value]
+    return layer._parameters["weight"]  # type: ignore[return-value]  # noqa: SLF001  `layer.weight` is the product
 
 
 @torch.no_grad()

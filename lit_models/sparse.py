@@ -122,7 +122,7 @@ def remember(name: Any, tensors: tuple[Tensor, ...], compute: Callable[[], T]) -
     """
     if any(tensor.is_inference() for tensor in tensors):  # has no version counter, so an edit would go unseen
         return compute()
-    versions = [tensor._version for tensor in tensors]
+    versions = [tensor._version for tensor in tensors]  # noqa: SLF001  torch's version counter has no other name
     known: dict[Any, tuple[list[Any], list[int], Any]] = _memory.setdefault(tensors[0], {})
     if name in known:
         others, seen, value = known[name]

@@ -41,7 +41,7 @@ ELSEWHERE = {
     "fl_lightning/engine/store.py": ["tests/fl_lightning/test_same_bits.py"],
     "fl_lightning/engine/checkpoint.py": ["tests/fl_lightning/test_resume.py"],
     "fl_lightning/engine/local.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
-    "fl_lightning/engine/reused_trainer.py": ["tests/fl_lightning/engine/test_short_runs.py"],
+    "fl_lightning/engine/lightning_fast/reused_trainer.py": ["tests/fl_lightning/engine/lightning_fast/test_short_runs.py"],
     "fl_lightning/engine/in_process.py": ["tests/fl_lightning/test_same_bits.py"],
     "fl_lightning/engine/optimizer_state.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/rehearsal.py": ["tests/fl_lightning/test_rehearsal.py"],

@@ -77,8 +77,9 @@ class PackedMolecules:
         batch = Batch(**values, **each, batch=owner, ptr=ptr)
         size = len(chosen)
         one_each, none = torch.arange(size + 1), torch.zeros(size, dtype=torch.long)
-        batch._slice_dict = {name: slices.get(name, ptr) for name in values} | dict.fromkeys(each, one_each)
-        batch._inc_dict = dict.fromkeys(batch._slice_dict, none) | ({"edge_index": ptr[:-1]} if slices else {})
+        cuts = {name: slices.get(name, ptr) for name in values} | dict.fromkeys(each, one_each)
+        batch._slice_dict = cuts  # noqa: SLF001  what `Batch.from_data_list` sets, without its loop over graphs; so below
+        batch._inc_dict = dict.fromkeys(cuts, none) | ({"edge_index": ptr[:-1]} if slices else {})  # noqa: SLF001
         return batch
 
     def data_list(self) -> list[Data]:

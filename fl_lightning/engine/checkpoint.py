@@ -126,7 +126,7 @@ def find(path: str, runs: Path, newest: Path | None = None) -> Path:
         last = existing(run / "checkpoints")[-1]
         if path == "last":
             return last
-        best = read(last)[1]["best"]["checkpoint"]
+        best: str | None = read(last)[1]["best"]["checkpoint"]
         if best is None and (run / "results.json").is_file():  # no validation sample anywhere: it ended with its last round
             return last
         if best is None:

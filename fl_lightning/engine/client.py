@@ -35,6 +35,7 @@ class LocalSettings:
         carry_optimizer_state: Whether a client's optimiser goes on where its last round ended.
         shared: ``config`` and ``federation``: what the weights depend on, as plain values; a client elsewhere must have
             the same.
+        fast_loops: Whether clients may go through Lightning's loops in a short way (``federation.fast_loops``).
     """
 
     run: str
@@ -44,6 +45,7 @@ class LocalSettings:
     private: tuple[str, ...] = ()
     carry_optimizer_state: bool = False
     shared: Mapping[str, Any] = field(default_factory=dict)
+    fast_loops: bool = True
 
 
 class Client:
@@ -62,7 +64,7 @@ class Client:
         self._worker = worker
         self.id, self.round, self.store = id, round, store
         self.datamodule = worker.datamodules[id]
-        self.module = worker.module
+        self.module: Any = worker.module  # it may offer more than a LightningModule: `on_round_start`, `private_state`, ...
         self.settings = worker.settings
 
     @property
@@ -153,13 +155,13 @@ class Client:
                 found[entry] = mask.nonzero().flatten().tolist()
         return found
 
+    def shared_entries(self) -> dict[str, Tensor]:
+        """The shared entries of the live module."""
+        return self._worker.entries.get(self.shared_names)
+
     def upload(self) -> dict[str, Tensor]:
-        """The shared entries of the live module that an average is defined for (integers stay as the server has them)."""
-        return {
-            n: t
-            for n, t in self._worker.entries.get(self.shared_names).items()
-            if t.is_floating_point() or t.is_complex()
-        }
+        """The shared entries that an average is defined for (integers stay as the server has them)."""
+        return {n: t for n, t in self.shared_entries().items() if t.is_floating_point() or t.is_complex()}
 
 
 class ClientHalf:
@@ -215,7 +217,7 @@ class ClientHalf:
     def model(self, client: Client, request: Payload) -> Payload:
         """The client's model as it is evaluated, for scoring on the server's data; the ledger shows it."""
         client.load(request.tensors)
-        return Payload(client._worker.entries.get(client.shared_names))
+        return Payload(client.shared_entries())
 
 
 class Worker:
@@ -240,7 +242,7 @@ class Worker:
         self.entries = Entries(module, settings.private)
         module.private_entries = tuple(settings.private)  # type: ignore[assignment]  # `federation.private`, too (FedProx asks)
         self.initial = self.entries.get(self.entries.shared + self.entries.private)
-        self.local = LocalTrainer(module, settings.trainer_args, settings.seed, self.datamodules)
+        self.local = LocalTrainer(module, settings.trainer_args, settings.seed, self.datamodules, settings.fast_loops)
         self.memos: dict[tuple[int, str], tuple[Hashable, Any]] = {}
         self.stores = {client: ClientStore() for client in self.datamodules}
 

@@ -1,12 +1,11 @@
-"""Local work: one reused ``lightning.Trainer`` which fits, evaluates and predicts for one client after the other.
+"""Local work: fits, evaluations and predictions of a live module for one client after the other.
 
-Nothing is rebuilt from round to round but what Lightning itself makes new in a ``fit`` (the optimiser) and the loops'
+Nothing is rebuilt from round to round but what Lightning itself makes new in a ``fit`` (the optimiser), and the loops'
 counters, so that ``max_epochs`` and ``max_steps`` count from zero in every fit.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,15 +14,14 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from fl_lightning.engine.lightning_fast import trainers
 from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.optimizer_state import OptimizerState, flatten_optimizers
-from fl_lightning.engine.reused_trainer import ReusedTrainer
 from fl_lightning.engine.samples import samples_of
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import callbacks_of
@@ -43,6 +41,7 @@ class LocalTrainer:
         trainer_args: Arguments of ``lightning.Trainer`` as the user gave them (YAML ``trainer:``).
         seed: Seed of the run, for what data modules draw in ``setup``.
         clients: Whose data modules these are; any other is the server's.
+        fast_loops: Whether the Trainer may be reused and its loops gone through in a short way (``federation.fast_loops``).
     """
 
     def __init__(
@@ -51,16 +50,17 @@ class LocalTrainer:
         trainer_args: Mapping[str, Any],
         seed: int = 0,
         clients: Mapping[int, L.LightningDataModule] | None = None,
+        fast_loops: bool = True,
     ) -> None:
         self.module, self._seed = module, seed
         self._client_of = {id(datamodule): client for client, datamodule in (clients or {}).items()}
         self._modes = {name: part.training or not module.training for name, part in module.named_modules()}
-        self._args = {name: value for name, value in trainer_args.items() if value is not None}
-        self._callbacks = callbacks_of(self._args)
-        self._args.pop("callbacks", None)
+        args = {name: value for name, value in trainer_args.items() if value is not None}
+        callbacks = callbacks_of(args)
+        args.pop("callbacks", None)
         self._data: dict[int, tuple[L.LightningDataModule, ReusedData]] = {}
         self._optimizer_state = OptimizerState()
-        self._trainer: L.Trainer | None = None
+        self._trainers = trainers(args, callbacks, [self._optimizer_state], fast_loops)
 
     def fit(
         self, datamodule: L.LightningDataModule, optimizer_state: dict[str, Tensor] | None = None, loader: Any = None
@@ -76,8 +76,7 @@ class LocalTrainer:
             The metrics that the module logged.
         """
         with quiet():
-            trainer = self._fresh_loops()
-            trainer.limit_val_batches = 0  # evaluation between fits is the federation's
+            trainer = self._trainers.take(training=True)
             self._optimizer_state.begin(optimizer_state)
             for name, part in self.module.named_modules():  # `fit` keeps the mode it finds, e.g. of an evaluation
                 part.training = self._modes.get(name, True)
@@ -103,16 +102,6 @@ class LocalTrainer:
         data.setup("fit")
         return samples_of(data.train_dataloader(), datamodule)
 
-    def configured_optimizers(self, datamodule: L.LightningDataModule) -> Any:
-        """What the module's ``configure_optimizers`` returns, with a trainer that has these data, as in a fit."""
-        trainer, data = self._fresh_loops(), self._reused(datamodule)
-        trainer._data_connector.attach_data(self.module, datamodule=data)
-        trainer.strategy._lightning_module = self.module
-        self.module.trainer = trainer
-        data.prepare_data()
-        data.setup("fit")
-        return self.module.configure_optimizers()
-
     def check(self) -> None:
         """Can the trainer be made, and will it take the module's optimiser?
 
@@ -121,15 +110,15 @@ class LocalTrainer:
         """
         try:
             with quiet():
-                self._trainer = self._trainer or self._build()
+                trainer = self._trainers.reference
         except (TypeError, ValueError, MisconfigurationException) as error:
             raise ValueError(f"`trainer`: {error}") from error
         make = getattr(self.module, "optimizer", None)
-        if self._trainer.gradient_clip_val and isinstance(self._trainer.precision_plugin, MixedPrecision) and callable(make):
+        if trainer.gradient_clip_val and isinstance(trainer.precision_plugin, MixedPrecision) and callable(make):
             optimizer = make(self.module.parameters())
             if getattr(optimizer, "_step_supports_amp_scaling", False):  # what Lightning asks, in the first step
                 raise ValueError(
-                    f"`trainer.precision: {self._trainer.precision}` cannot clip the gradients "
+                    f"`trainer.precision: {trainer.precision}` cannot clip the gradients "
                     f"(`trainer.gradient_clip_val`) of a fused {type(optimizer).__name__}: write "
                     "`model.init_args.optimizer.init_args.fused: false`."
                 )
@@ -142,8 +131,7 @@ class LocalTrainer:
     @property
     def device(self) -> torch.device:
         """Where Lightning trains."""
-        self._trainer = self._trainer or self._build()
-        return self._trainer.strategy.root_device
+        return self._trainers.reference.strategy.root_device
 
     def evaluate(self, datamodule: L.LightningDataModule, stage: str) -> dict[str, float] | None:
         """Metrics of the module on the ``"val"`` or ``"test"`` data; ``None`` if there are no such data.
@@ -157,9 +145,8 @@ class LocalTrainer:
         if not (is_overridden(loader, datamodule) and is_overridden(step, self.module)):
             return None
         with quiet():
-            trainer = self._fresh_loops()
-            trainer.limit_val_batches = self._limit_val_batches
-            with self._short_logging(trainer) as logged, _all_data_on_every_rank(trainer):
+            trainer = self._trainers.take(training=False)
+            with self._short_logging(trainer) as logged:
                 results = self._guarded(
                     getattr(trainer, run), self.module, datamodule=self._reused(datamodule), verbose=False
                 )
@@ -171,9 +158,9 @@ class LocalTrainer:
         if not is_overridden("predict_dataloader", datamodule):
             return None
         with quiet():
-            trainer = self._fresh_loops()
-            with _all_data_on_every_rank(trainer):
-                return self._guarded(trainer.predict, self.module, datamodule=self._reused(datamodule))
+            trainer = self._trainers.take(training=False)
+            outputs: list[Any] | None = self._guarded(trainer.predict, self.module, datamodule=self._reused(datamodule))
+        return outputs
 
     @contextmanager
     def _short_logging(self, trainer: L.Trainer) -> Iterator[dict[str, Tensor]]:
@@ -185,8 +172,9 @@ class LocalTrainer:
             logged.update(values)
             trainer.callback_metrics.update(values)
 
-        if trainer.world_size == 1 and hasattr(self.module, "log_values"):
-            self.module.log_values = log_values  # a plain function: copies of the module drag nothing along
+        if self._trainers.short_logging and trainer.world_size == 1 and hasattr(self.module, "log_values"):
+            # A plain function: copies of the module drag nothing along.
+            self.module.log_values = log_values  # type: ignore[assignment]
         try:
             yield logged
         finally:
@@ -199,59 +187,12 @@ class LocalTrainer:
             held = self._data[id(datamodule)] = (datamodule, reused(datamodule, self._seed, client))
         return held[1]
 
-    def _fresh_loops(self) -> L.Trainer:
-        if self._trainer is None:
-            self._trainer = self._build()
-        trainer = self._trainer
-        old = trainer.fit_loop
-        trainer.fit_loop = type(old)(trainer, min_epochs=old.min_epochs, max_epochs=old.max_epochs)
-        trainer.fit_loop.epoch_loop = type(old.epoch_loop)(trainer, old.epoch_loop.min_steps, old.epoch_loop.max_steps)
-        trainer.should_stop = False
-        if self._callbacks:  # their state (patience counters, ...) belongs to one fit of one client
-            trainer.callbacks = trainer._callback_connector._reorder_callbacks(
-                copy.deepcopy(self._callbacks) + self._own_callbacks
-            )
-        if self._scaler is not None:  # the loss scale of float16, too
-            trainer.precision_plugin.scaler.load_state_dict(self._scaler)
-        return trainer
-
-    def _build(self) -> L.Trainer:
-        args = {
-            "logger": DummyLogger(),
-            "enable_checkpointing": False,
-            "enable_model_summary": False,
-            "num_sanity_val_steps": 0,
-            "inference_mode": False,
-            **self._args,
-        }
-        args["enable_progress_bar"] = False
-        if args.get("max_epochs") is None and args.get("max_steps", -1) == -1 and args.get("max_time") is None:
-            args["max_epochs"] = 1
-        trainer = ReusedTrainer(callbacks=[self._optimizer_state], **args)
-        self._limit_val_batches = trainer.limit_val_batches
-        self._own_callbacks = list(trainer.callbacks)
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
-        self._scaler = None if scaler is None else scaler.state_dict()
-        return trainer
-
     def _guarded(self, run: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return run(*args, **kwargs)
         except BaseException:
-            self._trainer = None  # a Trainer that was interrupted is in no state to be reused
+            self._trainers.drop()
             raise
-
-
-@contextmanager
-def _all_data_on_every_rank(trainer: L.Trainer) -> Iterator[None]:
-    """Under DDP, evaluate on all data in every process: scores are exactly those of one process (a DistributedSampler
-    repeats samples to make parts even), and every rank chooses the same best round, also if nothing is reduced."""
-    connector = trainer._accelerator_connector
-    kept, connector.use_distributed_sampler = connector.use_distributed_sampler, False
-    try:
-        yield
-    finally:
-        connector.use_distributed_sampler = kept
 
 
 class ReusedData(L.LightningDataModule):
@@ -329,7 +270,8 @@ def reused(datamodule: L.LightningDataModule, seed: int = 0, client: int = -1) -
     """A :class:`ReusedData` with those transfer hooks that ``datamodule`` overrides, since Lightning asks which are."""
     own = {hook: getattr(datamodule, hook) for hook in TRANSFER_HOOKS if is_overridden(hook, datamodule)}
     methods = {hook: lambda self, *args, _own=method: _own(*args) for hook, method in own.items()}
-    return type("ReusedData", (ReusedData,), methods)(datamodule, seed, client)
+    kind: type[ReusedData] = type("ReusedData", (ReusedData,), methods)
+    return kind(datamodule, seed, client)
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:

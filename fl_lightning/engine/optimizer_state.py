@@ -77,7 +77,7 @@ def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], flat: Mappin
     """Inverse of :func:`flatten_optimizers`, into optimisers over the same parameters."""
     states: dict[int, dict[int, dict[str, Tensor]]] = {}
     for name, tensor in flat.items():
-        index, parameter, key = name.split("/", 2)
-        states.setdefault(int(index), {}).setdefault(int(parameter), {})[key] = tensor.clone()
+        at, parameter, key = name.split("/", 2)
+        states.setdefault(int(at), {}).setdefault(int(parameter), {})[key] = tensor.clone()
     for index, optimizer in enumerate(optimizers):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": states.get(index, {})})

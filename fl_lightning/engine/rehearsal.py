@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.core.optimizer import _configure_optimizers, _configure_schedulers_automatic_opt
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from fl_lightning.engine.local import LocalTrainer, quiet
+from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.optimizer_state import check_binding
 from fl_lightning.engine.samples import lone_batch
 from fl_lightning.engine.seeds import stream
@@ -35,10 +36,13 @@ class Rehearsal:
         module: The module, with its layers.
         trainer_args: Arguments of the clients' ``lightning.Trainer``.
         seed: Seed of the run.
+        fast_loops: As :class:`~fl_lightning.engine.local.LocalTrainer` has it.
     """
 
-    def __init__(self, module: L.LightningModule, trainer_args: Mapping[str, Any], seed: int) -> None:
-        self._module, self._args, self._seed = module, trainer_args, seed
+    def __init__(
+        self, module: L.LightningModule, trainer_args: Mapping[str, Any], seed: int, fast_loops: bool = True
+    ) -> None:
+        self._module, self._args, self._seed, self._fast_loops = module, trainer_args, seed, fast_loops
 
     # ---- batches of one -----------------------------------------------------------------------------------------------
 
@@ -73,9 +77,10 @@ class Rehearsal:
                 "(LayerNorm, GroupNorm)."
             )
 
-    def _layer_that_needs_two(self, client: int, data: L.LightningDataModule, loader: DataLoader) -> str | None:
+    def _layer_that_needs_two(self, client: int, data: L.LightningDataModule, loader: DataLoader[Any]) -> str | None:
         """Name and class of the layer that refuses one sample of this client, if one does."""
-        probe, entered = self._probe(), []
+        probe = self._probe()
+        entered: list[str] = []
         for name, layer in probe.module.named_modules():
             if isinstance(layer, _BatchNorm):
                 text = f"`{name}` ({type(layer).__name__})"
@@ -83,7 +88,7 @@ class Rehearsal:
         try:
             with _untouched(data), stream(self._seed, "rehearsal", client=client):
                 sample = loader.dataset[next(iter(loader.sampler))]
-                probe.fit(data, loader=DataLoader([sample], batch_size=1, collate_fn=loader.collate_fn))
+                probe.fit(data, loader=DataLoader([sample], batch_size=1, collate_fn=loader.collate_fn))  # type: ignore[arg-type]
         except ValueError as error:
             if "Expected more than 1 value per channel" in str(error) and entered:
                 return entered[-1]
@@ -100,9 +105,9 @@ class Rehearsal:
         Raises:
             ValueError: Naming where the monitor was set and what is logged.
         """
-        client, data = next(iter(clients.items()), (None, None))
-        if data is None:
+        if not clients:
             return
+        client, data = next(iter(clients.items()))
         probe = self._probe()
         own, where = self._callbacks_of_the_module(probe.module), f"{type(self._module).__name__}.configure_callbacks"
         waiting = {
@@ -142,31 +147,39 @@ class Rehearsal:
         check_callbacks(callbacks, f"`{where}`")
         for callback in callbacks:
             check_package(callback, where)
-        module.configure_callbacks = list
+        module.configure_callbacks = list  # type: ignore[method-assign]
         return callbacks
 
     def _plateaus(self, probe: LocalTrainer, data: L.LightningDataModule, client: int) -> dict[str, str]:
         """Monitors of the schedulers that cannot do without, by where they are set. The copy then trains without schedulers."""
         module, where = probe.module, f"`{type(self._module).__name__}.configure_optimizers`"
+        given: list[Any] = []
+        configure = module.configure_optimizers
+
+        def noted() -> Any:
+            given.append(configure())
+            return given[-1]
+
+        module.configure_optimizers = noted  # type: ignore[method-assign]
         try:
-            with quiet(), _untouched(data), stream(self._seed, "rehearsal", client=client):
-                given = probe.configured_optimizers(data)
+            with _untouched(data), stream(self._seed, "rehearsal", client=client):
+                self._trainer_of(module, callbacks=[_StopsBeforeTraining()]).fit(data)
+        except _Configured as found:
+            optimizers, schedulers = found.optimizers, found.schedulers
+        except MisconfigurationException as error:
+            if given:  # Lightning understood it no further
+                raise ValueError(f"{where}: {error}") from error
+            return {}
         except Exception:  # noqa: BLE001  as in `check_optimizers_and_callbacks`
             return {}
-        if given is None or not module.automatic_optimization:  # schedulers of manual optimisation wait for nothing
+        if given[-1] is None or not module.automatic_optimization:  # schedulers of manual optimisation wait for nothing
             return {}
-        try:
-            with quiet():
-                optimizers, schedulers, monitor = _configure_optimizers(given)
-                configs = _configure_schedulers_automatic_opt(schedulers, monitor)
-        except MisconfigurationException as error:
-            raise ValueError(f"{where}: {error}") from error
         check_binding(optimizers, module)
-        module.configure_optimizers = lambda: optimizers
+        module.configure_optimizers = lambda: optimizers  # type: ignore[method-assign]
         return {
-            f'`{type(config.scheduler).__name__}` with `"monitor": "{config.monitor}"` in {where}': config.monitor
-            for config in configs
-            if config.reduce_on_plateau and config.strict
+            f'`{type(scheduler.scheduler).__name__}` with `"monitor": "{scheduler.monitor}"` in {where}': scheduler.monitor
+            for scheduler in schedulers
+            if scheduler.reduce_on_plateau and scheduler.strict
         }
 
     # ---- what validation logs -----------------------------------------------------------------------------------------
@@ -176,7 +189,8 @@ class Rehearsal:
     ) -> list[Mapping[str, float] | None]:
         """Validation metrics of the untrained model on these data, up to the first that have the wanted one: as a rule one.
         Nothing if the module cannot be evaluated now."""
-        probe, seen = self._probe(), []
+        probe = self._probe()
+        seen: list[Mapping[str, float] | None] = []
         for one in data:
             try:
                 with _untouched(one), stream(self._seed, "monitor", 0):
@@ -188,11 +202,27 @@ class Rehearsal:
         return seen
 
     def _probe(self) -> LocalTrainer:
+        return self._trainer_of(copy.deepcopy(self._module))
+
+    def _trainer_of(self, module: L.LightningModule, **more: Any) -> LocalTrainer:
         args = copy.deepcopy({name: value for name, value in self._args.items() if name not in _LEFT_OUT})
         args |= {"max_epochs": 1, "limit_train_batches": 1}
         if self._args.get("fast_dev_run"):
             args["limit_val_batches"] = 1
-        return LocalTrainer(copy.deepcopy(self._module), args, self._seed)
+        return LocalTrainer(module, {**args, **more}, self._seed, fast_loops=self._fast_loops)
+
+
+class _Configured(Exception):
+    """Ends a fit that has its optimisers and schedulers, and carries them."""
+
+    def __init__(self, optimizers: list[Optimizer], schedulers: list[Any]) -> None:
+        super().__init__()
+        self.optimizers, self.schedulers = optimizers, schedulers
+
+
+class _StopsBeforeTraining(Callback):
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        raise _Configured(trainer.optimizers, trainer.lr_scheduler_configs)
 
 
 @contextmanager

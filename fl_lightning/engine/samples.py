@@ -39,7 +39,7 @@ def samples_of(loader: Any, datamodule: L.LightningDataModule) -> int:
     else:
         for holder in (getattr(loader, "sampler", None), getattr(loader, "dataset", None), loader):
             try:
-                number = len(holder)
+                number = len(holder)  # type: ignore[arg-type]  # None and what has no length raise
             except (TypeError, NotImplementedError):
                 continue
             if number and getattr(loader, "drop_last", False) and len(loader) == 0:
@@ -61,7 +61,7 @@ def lone_batch(loader: Any, trainer_args: Mapping[str, Any]) -> str | None:
     if not isinstance(loader, DataLoader) or not loader.batch_size or loader.drop_last:
         return None
     try:
-        number = len(loader.sampler)
+        number = len(loader.sampler)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return None
     size = loader.batch_size

@@ -22,6 +22,7 @@ from fl_lightning.assembly import build_layers, private_patterns
 from fl_lightning.cli import FederatedCLI
 from fl_lightning.engine.client import LocalSettings, Worker
 from fl_lightning.engine.ledger import Ledger
+from fl_lightning.engine.lightning_fast.versions import tell_if_unproven
 from fl_lightning.engine.local import quiet, set_up
 from fl_lightning.engine.messages import Message, NoReply, Payload
 from fl_lightning.engine.rehearsal import Rehearsal
@@ -134,7 +135,10 @@ class SiteWorker:
         build_layers(module, schema, trainer.seed)
         strategy.check(module, [own], whole if self.config.whole_data else None)
         self._schema, self._initial = schema, tensors_sha256(module.state_dict())
-        rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed)
+        fast_loops = trainer.settings.fast_loops
+        if fast_loops:
+            tell_if_unproven()
+        rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops)
         rehearsal.check_lone_batches({client: own})
         rehearsal.check_optimizers_and_callbacks({client: own})
         private = private_patterns(module, trainer.settings)
@@ -145,6 +149,7 @@ class SiteWorker:
             trainer_args=trainer.trainer_args,
             private=private,
             carry_optimizer_state=bool(trainer.settings.carry_optimizer_state),
+            fast_loops=fast_loops,
         )
         return Worker(module, strategy.client_half(), {client: own}, settings)
 

@@ -264,7 +264,7 @@ class FedSagePlusClient(ClientHalf):
         )
         skip = ("max_steps", "max_epochs", "max_time", "callbacks", "fast_dev_run")
         arguments = {k: v for k, v in client.settings.trainer_args.items() if k not in skip}
-        trainer = LocalTrainer(generator, {**arguments, "max_epochs": 1})
+        trainer = LocalTrainer(generator, {**arguments, "max_epochs": 1}, fast_loops=client.settings.fast_loops)
         with stream(client.settings.seed, "pretrain", client.round, client.id):
             metrics = trainer.fit(data, client.store.section("generator_optimizer") or None)
         client.store.put_section("generator_optimizer", trainer.optimizer_state)

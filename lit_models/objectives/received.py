@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -74,16 +75,19 @@ def measure_training_data(module: LitGraphModule, measure: Measure) -> SampleTab
 
 def training_batches(module: LitGraphModule) -> Iterator[Any]:
     """Every training sample of the module's Trainer once, on the module's device, with the Trainer's precision."""
-    trainer = getattr(module, "_trainer", None)
-    if trainer is None:
+    try:
+        trainer = module.trainer
+    except RuntimeError as error:
         raise ValueError(
             f"`{type(module.objective).__name__}` looks at all training data when training begins, but the module has "
             "no Trainer. Train it with `lightning.Trainer.fit` or a `FederatedTrainer`."
-        )
+        ) from error
+    own_hook = trainer.datamodule is not None and is_overridden("on_before_batch_transfer", trainer.datamodule)
+    hooks: Any = trainer.datamodule if own_hook else module  # whose hook a Trainer calls; the other two it finds itself
     with _own_generators_untouched(trainer.train_dataloader):
         for batch in in_order(trainer):
             batch = trainer.precision_plugin.convert_input(batch)
-            batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+            batch = hooks.on_before_batch_transfer(batch, 0)
             batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
             with trainer.precision_plugin.forward_context():
                 yield batch
@@ -100,7 +104,7 @@ def in_order(trainer: Any) -> Iterable[Any]:
     if (
         not isinstance(loader, DataLoader)
         or type(loader).__iter__ is not DataLoader.__iter__
-        or type(loader)._get_iterator is not DataLoader._get_iterator
+        or type(loader)._get_iterator is not DataLoader._get_iterator  # noqa: SLF001  where PyG's neighbour loaders differ
         or isinstance(loader.dataset, IterableDataset)
     ):
         return loader

@@ -1,4 +1,4 @@
-"""ReusedTrainer: a ``lightning.Trainer`` for many short runs, which does once what cannot differ from run to run.
+"""One ``lightning.Trainer`` for many short runs, which does once what cannot differ from run to run.
 
 The first ``fit``, ``validate`` and ``test`` are stock. Later ones, on one CPU device, leave out of ``Trainer._run``
 (Lightning 2.6) what has no effect there: verifying the same module's hooks again, installing signal handlers, moving the
@@ -8,23 +8,27 @@ of ``short_runs`` if nobody hooks in. Weights, metrics and random numbers are th
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
-from fl_lightning.engine.short_runs import ShortRuns
+from fl_lightning.engine.lightning_fast.short_runs import ShortRuns
+from fl_lightning.engine.trainers import Trainers
 
 
 class NoProfiler(PassThroughProfiler):
     """Lightning's default, which measures nothing, without a generator for each of the 50 hooks of a run."""
 
-    def profile(self, action_name: str) -> AbstractContextManager[None]:
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
         return _nothing
 
 
@@ -34,10 +38,13 @@ _nothing = nullcontext()
 class ReusedTrainer(L.Trainer):
     """See the top of this file; arguments as for ``lightning.Trainer``."""
 
+    callbacks: list[Callback]  # set by Lightning's connectors, unseen by a type checker
+    profiler: Any
+
     def __init__(self, *args: Any, profiler: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, profiler=NoProfiler() if profiler is None else profiler, **kwargs)
         self._short_runs = ShortRuns(self)
-        self._verified: set[tuple[int, TrainerFn]] = set()
+        self._verified: set[tuple[int, TrainerFn | None]] = set()
         self._can_be_short = (
             type(self.strategy) is SingleDeviceStrategy
             and self.strategy.root_device == torch.device("cpu")
@@ -64,7 +71,7 @@ class ReusedTrainer(L.Trainer):
             call._call_callback_hooks(self, "on_fit_start")
             call._call_lightning_module_hook(self, "on_fit_start")
         result = self._short_stage() if self.state.fn != TrainerFn.PREDICTING else self._run_stage()
-        self._active_loop.teardown()
+        self._active_loop.teardown()  # type: ignore[union-attr]
         self._logger_connector.teardown()
         if is_fit:
             call._call_callback_hooks(self, "on_fit_end")
@@ -85,3 +92,45 @@ class ReusedTrainer(L.Trainer):
         result = self._run_stage()
         self._short_runs.remember()
         return result
+
+
+class OneTrainer(Trainers):
+    """One :class:`ReusedTrainer` for all runs. Only its loops and their counters are new in each, so that ``max_epochs`` and
+    ``max_steps`` count from zero, and the copies of the user's callbacks."""
+
+    short_logging = True
+
+    def __init__(self, args: Mapping[str, Any], callbacks: Sequence[Callback], shared: Sequence[Callback]) -> None:
+        super().__init__(args, callbacks, shared)
+        self._limit_val_batches: int | float = 1.0
+        self._distributed_sampler = True
+        self._own_callbacks: list[Callback] = []
+        self._scaler: dict[str, Any] | None = None
+
+    def take(self, training: bool) -> L.Trainer:
+        trainer: Any = self.reference
+        old = trainer.fit_loop
+        trainer.fit_loop = type(old)(trainer, min_epochs=old.min_epochs, max_epochs=old.max_epochs)
+        trainer.fit_loop.epoch_loop = type(old.epoch_loop)(trainer, old.epoch_loop.min_steps, old.epoch_loop.max_steps)
+        trainer.should_stop = False
+        trainer.limit_val_batches = 0 if training else self._limit_val_batches
+        trainer._accelerator_connector.use_distributed_sampler = training and self._distributed_sampler
+        if self._callbacks:
+            callbacks = copy.deepcopy(self._callbacks) + self._own_callbacks
+            trainer.callbacks = trainer._callback_connector._reorder_callbacks(callbacks)
+        if self._scaler is not None:  # the loss scale of float16 starts anew, too
+            trainer.precision_plugin.scaler.load_state_dict(self._scaler)
+        return self.reference
+
+    def drop(self) -> None:
+        self._reference = None
+
+    def _build(self, args: Mapping[str, Any]) -> L.Trainer:
+        trainer: Any = ReusedTrainer(callbacks=self._shared, **args)
+        self._limit_val_batches = trainer.limit_val_batches
+        self._distributed_sampler = trainer._accelerator_connector.use_distributed_sampler
+        self._own_callbacks = list(trainer.callbacks)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self._scaler = None if scaler is None else scaler.state_dict()
+        made: L.Trainer = trainer
+        return made

@@ -10,9 +10,11 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning.engine import short_runs
+from fl_lightning.engine.lightning_fast import short_runs, versions
+from fl_lightning.engine.lightning_fast.short_runs import EVALUATION_HOOKS, FIT_HOOKS, ShortRuns
 from fl_lightning.engine.local import LocalTrainer
-from fl_lightning.engine.short_runs import EVALUATION_HOOKS, FIT_HOOKS, ShortRuns
+
+pytestmark = pytest.mark.skipif(not versions.is_proven(), reason="another Lightning: there is no short way")
 
 
 class Data(L.LightningDataModule):

@@ -35,7 +35,7 @@ EVALUATION_HOOKS = (
 
 
 class _Known(NamedTuple):
-    loader: DataLoader
+    loader: DataLoader[Any]
     combined: CombinedLoader
     num_batches: int
 
@@ -48,7 +48,7 @@ class ShortRuns:
     """
 
     def __init__(self, trainer: L.Trainer) -> None:
-        self._trainer = trainer
+        self._trainer: Any = trainer  # whose connectors set most attributes, unseen by a type checker
         self._known: dict[tuple[int, str], _Known] = {}
 
     # ---- loaders ------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class ShortRuns:
             return None if loss is None else loss.detach()
 
         counted.step.increment_ready()
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[arg-type]  # Lightning's closures may give None, too
         counted.step.increment_completed()
 
     # ---- evaluation ---------------------------------------------------------------------------------------------------
@@ -217,7 +217,8 @@ class ShortRuns:
                 if not loop.batch_progress.is_last_batch and trainer.received_sigterm:
                     raise SIGTERMException
             loop._store_dataloader_outputs()
-            return loop.on_run_end()
+            outputs: list[Any] = loop.on_run_end()
+        return outputs
 
     # ---- a batch ------------------------------------------------------------------------------------------------------
 

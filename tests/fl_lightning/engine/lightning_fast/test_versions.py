@@ -1,0 +1,262 @@
+"""With an unknown Lightning, or on request, clients have stock Trainers: the same bits, and nothing private is used."""
+
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+from federations import (
+    CPU,
+    Central,
+    Deep,
+    Linear,
+    Table,
+    assert_same_bits,
+    checkpoint_tensors,
+    clients,
+    federate,
+    last_checkpoint,
+)  # fmt: skip
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.plugins.precision import MixedPrecision
+
+from datamodules import SyntheticCitationDataModule
+from fl_lightning import FederatedTrainer
+from fl_lightning.engine import WorkerProcesses
+from fl_lightning.engine.lightning_fast import trainers, versions
+from fl_lightning.engine.local import LocalTrainer
+from fl_lightning.engine.trainers import Trainers
+from lit_models import GraphSAGE, LitNodeClassifier
+
+ROOT = Path(__file__).resolve().parents[4]
+needs_a_proven_lightning = pytest.mark.skipif(not versions.is_proven(), reason="another Lightning: there is no short way")
+
+
+@pytest.fixture
+def future(monkeypatch):
+    """A Lightning that nobody has tried."""
+    versions._tell.cache_clear()
+    monkeypatch.setattr(L, "__version__", "2.99.0")
+
+
+def told(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "fl_lightning"]
+
+
+@pytest.mark.parametrize(("version", "proven"), [("2.6.0", True), ("2.6.17", True), ("2.60.0", False), ("2.5.6", False),
+                                                 ("2.7.0.dev1", False), ("3.0.0", False)])  # fmt: skip
+def test_the_minor_version_decides(monkeypatch, version, proven):
+    monkeypatch.setattr(L, "__version__", version)
+    assert versions.is_proven() is proven
+
+
+@needs_a_proven_lightning
+def test_who_reuses_a_trainer():
+    assert type(trainers({}, [], [])) is not Trainers
+    assert type(trainers({}, [], [], fast_loops=False)) is Trainers
+
+
+SETTINGS = {"num_rounds": 2, "clients_per_round": 2, "carry_optimizer_state": True, "name": "deep"}
+
+
+def run(folder, fast_loops=True, **settings):
+    """Dropout, BatchNorm, shuffled mini-batches, a personal head, memory, Adam carried on, sampling."""
+    data = Central(*clients((12, 9, 7), batch_size=5))
+    return federate(folder, Deep, data, {"max_epochs": 2}, fast_loops=fast_loops, **{**SETTINGS, **settings})
+
+
+@needs_a_proven_lightning
+def test_an_unknown_lightning_says_so_once_before_round_one_and_gives_the_same_bits(tmp_path, future, caplog, monkeypatch):
+    used = []
+    real = L.Trainer.fit
+    monkeypatch.setattr(L.Trainer, "fit", lambda self, *a, **k: (used.append((type(self), told(caplog))), real(self, *a, **k)))
+    with caplog.at_level(logging.WARNING):
+        stock = run(tmp_path / "unknown")
+        run(tmp_path / "again", num_rounds=1)
+    (line,) = told(caplog)
+    assert re.match(r"lightning 2\.99\.0: the short way through the loops was proven with 2\.6\.\* only, so clients train in "
+                    r"Lightning's own loops\. The results are the same.*`federation\.fast_loops: false`", line)  # fmt: skip
+    assert {kind for kind, _ in used} == {L.Trainer} and used[0][1] == [line]
+    monkeypatch.undo()
+    fast = run(tmp_path / "known")
+    assert stock.results["failures"] == fast.results["failures"] == []
+    for fed in (stock, fast):
+        assert len(list((fed.run_dir / "checkpoints").glob("round_*"))) == 2
+    assert_same_bits(checkpoint_tensors(last_checkpoint(stock.run_dir)), checkpoint_tensors(last_checkpoint(fast.run_dir)))
+    assert stock.results["last"] == fast.results["last"] and stock.results["val"] == fast.results["val"]
+
+
+@needs_a_proven_lightning
+def test_without_fast_loops_there_are_stock_trainers_and_no_word(tmp_path, caplog, future, monkeypatch):
+    kinds = set()
+    real = L.Trainer.__init__
+    monkeypatch.setattr(L.Trainer, "__init__", lambda self, *a, **k: (kinds.add(type(self)), real(self, *a, **k))[1])
+    with caplog.at_level(logging.WARNING):
+        stock = run(tmp_path / "asked", fast_loops=False)
+    assert kinds == {L.Trainer} and told(caplog) == []
+    monkeypatch.undo()
+    fast = run(tmp_path / "fast")
+    assert_same_bits(checkpoint_tensors(last_checkpoint(stock.run_dir)), checkpoint_tensors(last_checkpoint(fast.run_dir)))
+    assert stock.results["last"] == fast.results["last"]
+
+
+@pytest.mark.slow
+def test_worker_processes_are_told_and_give_the_same_bits(tmp_path):
+    """`Watched` fails in the reused Trainer."""
+    stock = run(tmp_path / "stock", fast_loops=False, engine=WorkerProcesses(2))
+    fast = run(tmp_path / "fast", engine=WorkerProcesses(2))
+    assert_same_bits(checkpoint_tensors(last_checkpoint(stock.run_dir)), checkpoint_tensors(last_checkpoint(fast.run_dir)))
+    kinds = [federate(tmp_path / str(fast_loops), Watched, engine=WorkerProcesses(1), num_rounds=1, fast_loops=fast_loops)
+             .results["failures"] for fast_loops in (False, True)]  # fmt: skip
+    assert kinds[0] == [] and bool(kinds[1]) is versions.is_proven()
+
+
+class Watched(Linear):
+    def on_train_start(self):
+        if type(self.trainer) is not L.Trainer and self.trainer.limit_train_batches != 1:  # not in the rehearsal
+            raise RuntimeError("not a stock Trainer")
+
+
+def test_a_run_that_was_fast_goes_on_in_stock_loops(tmp_path):
+    """The bits are the same, so that it is the same run."""
+    first = run(tmp_path / "begun", num_rounds=1)
+    args = {**CPU, "max_epochs": 2, "default_root_dir": str(tmp_path / "begun"), "logger": False}
+    torch.manual_seed(0)
+    resumed = FederatedTrainer(trainer=args, seed=0, fast_loops=False, **SETTINGS)
+    resumed.fit(Deep(), Central(*clients((12, 9, 7), batch_size=5)), ckpt_path="last")
+    assert resumed.run_dir == first.run_dir
+    whole = run(tmp_path / "whole")
+    assert_same_bits(checkpoint_tensors(last_checkpoint(resumed.run_dir)), checkpoint_tensors(last_checkpoint(whole.run_dir)))
+
+
+def test_the_setting_is_no_part_of_what_the_weights_depend_on(tmp_path):
+    settings = [federate(tmp_path / str(fast), num_rounds=1, fast_loops=fast).settings.describe() for fast in (True, False)]
+    assert settings[0] == settings[1] and "fast_loops" not in json.dumps(settings)
+
+
+# ---- stock Trainers -------------------------------------------------------------------------------------------------
+
+
+def table(n=10, seed=1, **options):
+    data = Table(n, seed, **options)
+    data.setup()
+    return data
+
+
+class Steps(Linear):
+    def __init__(self):
+        super().__init__()
+        self.steps, self.seen = 0, []
+
+    def training_step(self, batch, batch_idx):
+        self.steps += 1
+        return super().training_step(batch, batch_idx)
+
+
+def stock(module, **args):
+    return LocalTrainer(module, {"accelerator": "cpu", **args}, fast_loops=False)
+
+
+def test_local_work_and_patience_count_from_zero():
+    module = Steps()
+    stop = EarlyStopping("train_loss", patience=2, min_delta=100.0, check_on_train_epoch_end=True, verbose=False)
+    local = stock(module, max_epochs=50, callbacks=[stop])
+    for _ in range(2):
+        module.steps = 0
+        local.fit(table())
+        assert module.steps == 3  # never better: the first epoch and `patience` more
+    assert stop.wait_count == 0
+
+
+def test_our_modules_log_through_lightning_with_the_same_values():
+    def logged(fast_loops):
+        torch.manual_seed(0)
+        module = LitNodeClassifier(GraphSAGE(hidden_channels=4), num_classes=3, in_channels=30)
+        sinks = []
+        real = module.objective.on_train_end
+        module.objective.on_train_end = lambda module: (sinks.append("log_values" in vars(module)), real(module))
+        local = LocalTrainer(module, {"accelerator": "cpu", "max_epochs": 2}, fast_loops=fast_loops)
+        return local.fit(data), local.evaluate(data, "val"), sinks
+
+    data = SyntheticCitationDataModule(num_nodes=60, num_classes=3, num_features=30, num_clients=1, blocks_per_class=1)
+    data.setup("fit")
+    (stock_fit, stock_val, stock_sinks), (fit, val, sinks) = logged(False), logged(True)
+    assert stock_fit == fit and "train/loss" in fit and stock_val == val and "accuracy" in val
+    assert stock_sinks == [False] and sinks == [versions.is_proven()]
+
+
+def test_a_loss_scale_begins_anew_and_the_users_plugin_stays_as_it_was():
+    scales = []
+
+    class Watch(Linear):
+        def on_train_end(self):
+            scales.append(self.trainer.precision_plugin.scaler.get_scale())
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+    local = stock(Watch(), plugins=[MixedPrecision("16-mixed", "cpu", scaler)], max_epochs=3)
+    for _ in range(2):
+        local.fit(table())
+    assert scales == [8192.0, 8192.0] and scaler.get_scale() == 1024.0  # doubled after each of three steps
+
+
+def test_a_lightning_strategy_object_serves_every_run():
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+
+    local = stock(Steps(), strategy=SingleDeviceStrategy("cpu"))
+    data = table()
+    for _ in range(2):
+        local.fit(data)
+        assert local.evaluate(data, "val").keys() == {"loss"}
+    assert local.device == torch.device("cpu")
+
+
+def test_nothing_is_validated_in_a_fit_and_all_data_in_an_evaluation():
+    seen = []
+
+    class Notes(Linear):
+        def validation_step(self, batch, batch_idx):
+            seen.append((self.trainer.state.fn, len(batch[0])))
+
+    local = stock(Notes(), limit_val_batches=2, max_epochs=2)
+    local.fit(table(held_out=150))
+    assert seen == []
+    local.evaluate(table(held_out=150), "val")
+    assert [size for _, size in seen] == [64, 64]
+
+
+@pytest.mark.parametrize(("fast_loops", "training", "expected"), [(False, True, True), (False, False, False),
+                                                                  (True, True, True), (True, False, False)])  # fmt: skip
+def test_evaluation_is_not_distributed(fast_loops, training, expected):
+    """Under DDP every rank scores all data; the training data are divided."""
+    held = trainers({"accelerator": "cpu"}, [], [], fast_loops)
+    held.take(not training)
+    assert held.take(training)._accelerator_connector.use_distributed_sampler is expected
+
+
+# ---- one home -------------------------------------------------------------------------------------------------------
+
+
+def test_private_parts_of_lightning_are_imported_in_one_folder_only():
+    """Of attributes ruff takes care (SLF)."""
+    private = re.compile(r"^\s*from lightning\S* import .*\b_\w+|^\s*(from|import) lightning\S*\._", re.MULTILINE)
+    found = [
+        str(path.relative_to(ROOT))
+        for package in ("fl_lightning", "lit_models", "datamodules")
+        for path in (ROOT / package).rglob("*.py")
+        if private.search(path.read_text(encoding="utf-8")) and path.parent.name != "lightning_fast"
+    ]
+    assert found == []
+
+
+def test_an_unknown_lightning_may_lack_what_the_short_way_imports(future, monkeypatch):
+    short = [f"fl_lightning.engine.lightning_fast.{name}" for name in ("reused_trainer", "short_runs")]
+    for name in short:
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
+    trainers({}, [], []).take(training=True)
+    at_the_top = re.compile(r"^(from|import) \S*lightning_fast(\.| import )(reused_trainer|short_runs)", re.MULTILINE)
+    found = [path.name for path in (ROOT / "fl_lightning").rglob("*.py") if at_the_top.search(path.read_text())]
+    assert found == ["reused_trainer.py"]
