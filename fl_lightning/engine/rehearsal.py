@@ -13,7 +13,6 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -166,12 +165,10 @@ class Rehearsal:
                 self._trainer_of(module, callbacks=[_StopsBeforeTraining()]).fit(data)
         except _Configured as found:
             optimizers, schedulers = found.optimizers, found.schedulers
-        except MisconfigurationException as error:
-            if given:  # Lightning understood it no further
+        except Exception as error:
+            if given:  # Lightning can do nothing with what it gave
                 raise ValueError(f"{where}: {error}") from error
-            return {}
-        except Exception:  # noqa: BLE001  as in `check_optimizers_and_callbacks`
-            return {}
+            return {}  # as in `check_optimizers_and_callbacks`
         if given[-1] is None or not module.automatic_optimization:  # schedulers of manual optimisation wait for nothing
             return {}
         check_binding(optimizers, module)

@@ -66,7 +66,12 @@ class WorkerProcesses(Engine):
         worker, spec = self._workers[index], self._spec
         settings = replace(spec.settings, trainer_args=_on_own_device(spec.settings.trainer_args, index))
         datamodules = {client: spec.datamodules[client] for client in worker.clients}
-        worker.start(self.threads)
+        context = mp.get_context("spawn")
+        worker.connection, theirs = context.Pipe()
+        worker.process = context.Process(target=_serve, daemon=True, args=(theirs,))
+        with _single_thread_environment(self.threads):
+            worker.process.start()
+        theirs.close()
         # The clients' data follow over the pipe that we can watch: `Process.start` would hang for ever if a process
         # died while it is handed more than the pipe's buffer.
         try:
@@ -109,8 +114,7 @@ class WorkerProcesses(Engine):
             self._workers[index].send(queue[0])
         while queues:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            running = {i: self._workers[i] for i in queues}
-            handles: dict[Any, int] = {h: i for i, w in running.items() for h in (w.connection, w.process.sentinel)}
+            handles = {h: i for i in queues for h in (self._workers[i].connection, self._workers[i].process.sentinel)}
             ready = {handles[h] for h in wait(list(handles), left)}
             if not ready:  # the deadline passed: these workers are ended and replaced later
                 for index, queue in queues.items():
@@ -178,27 +182,8 @@ class _Process:
 
     def __init__(self, clients: list[int]) -> None:
         self.clients = clients
-        self.process: Any = None
-        self._connection: Connection | None = None
-
-    @property
-    def connection(self) -> Connection:
-        """Where it is talked to.
-
-        Raises:
-            OSError: It has been ended.
-        """
-        if self._connection is None:
-            raise OSError("the process has been ended")
-        return self._connection
-
-    def start(self, threads: int) -> None:
-        context = mp.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, daemon=True, args=(theirs,))
-        with _single_thread_environment(threads):
-            self.process.start()
-        theirs.close()
+        self.process: Any = None  # both while it runs
+        self.connection: Any = None
 
     @property
     def alive(self) -> bool:
@@ -222,9 +207,9 @@ class _Process:
             raise OSError(f"A worker process could not write or read its clients' state: {answer}")
 
     def stop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
         if self.process is not None and self.process.pid is not None:  # None: it could not even be started
             self.process.join(0.5)
             if self.process.is_alive():

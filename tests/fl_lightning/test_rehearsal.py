@@ -1,5 +1,7 @@
 """What would fail for a client in every round is told before round 1, and the telling changes no bit."""
 
+from types import SimpleNamespace
+
 import lightning as L
 import pytest
 import torch
@@ -119,6 +121,27 @@ def test_an_optimiser_of_another_copy_is_told_before_round_one(tmp_path):
 
     with pytest.raises(ValueError, match="Elsewhere.configure_optimizers` returned holds none of the module's parameters"):
         federate(tmp_path, Elsewhere)
+
+
+class Two(Linear):
+    def configure_optimizers(self):
+        return [super(Two, self).configure_optimizers() for _ in range(2)], []
+
+
+class NoStep(Linear):
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [SimpleNamespace(optimizer=optimizer)]
+
+
+@pytest.mark.parametrize("fast_loops", [True, False])
+@pytest.mark.parametrize(("module", "text"), [(Two, "Training with multiple optimizers is only"),
+                                              (NoStep, "The provided lr scheduler `SimpleNamespace`")])  # fmt: skip
+def test_what_lightning_cannot_use_is_told_before_round_one(tmp_path, monkeypatch, module, text, fast_loops):
+    steps = untrained(monkeypatch, module)
+    with pytest.raises(ValueError, match=f"`{module.__name__}.configure_optimizers`: {text}"):
+        federate(tmp_path, module, fast_loops=fast_loops)
+    assert steps == []
 
 
 class Named(Linear):
