@@ -14,23 +14,17 @@ from federations import (
     Central,
     Deep,
     Linear,
-    Table,
     assert_same_bits,
     checkpoint_tensors,
     clients,
     federate,
     last_checkpoint,
 )  # fmt: skip
-from lightning.pytorch.callbacks import EarlyStopping
-from lightning.pytorch.plugins.precision import MixedPrecision
 
-from datamodules import SyntheticCitationDataModule
 from fl_lightning import FederatedTrainer
 from fl_lightning.engine import WorkerProcesses
 from fl_lightning.engine.lightning_fast import trainers, versions
-from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.trainers import Trainers
-from lit_models import GraphSAGE, LitNodeClassifier
 
 ROOT = Path(__file__).resolve().parents[4]
 needs_a_proven_lightning = pytest.mark.skipif(not versions.is_proven(), reason="another Lightning: there is no short way")
@@ -136,105 +130,6 @@ def test_a_run_that_was_fast_goes_on_in_stock_loops(tmp_path):
 def test_the_setting_is_no_part_of_what_the_weights_depend_on(tmp_path):
     settings = [federate(tmp_path / str(fast), num_rounds=1, fast_loops=fast).settings.describe() for fast in (True, False)]
     assert settings[0] == settings[1] and "fast_loops" not in json.dumps(settings)
-
-
-# ---- stock Trainers -------------------------------------------------------------------------------------------------
-
-
-def table(n=10, seed=1, **options):
-    data = Table(n, seed, **options)
-    data.setup()
-    return data
-
-
-class Steps(Linear):
-    def __init__(self):
-        super().__init__()
-        self.steps, self.seen = 0, []
-
-    def training_step(self, batch, batch_idx):
-        self.steps += 1
-        return super().training_step(batch, batch_idx)
-
-
-def stock(module, **args):
-    return LocalTrainer(module, {"accelerator": "cpu", **args}, fast_loops=False)
-
-
-def test_local_work_and_patience_count_from_zero():
-    module = Steps()
-    stop = EarlyStopping("train_loss", patience=2, min_delta=100.0, check_on_train_epoch_end=True, verbose=False)
-    local = stock(module, max_epochs=50, callbacks=[stop])
-    for _ in range(2):
-        module.steps = 0
-        local.fit(table())
-        assert module.steps == 3  # never better: the first epoch and `patience` more
-    assert stop.wait_count == 0
-
-
-def test_our_modules_log_through_lightning_with_the_same_values():
-    def logged(fast_loops):
-        torch.manual_seed(0)
-        module = LitNodeClassifier(GraphSAGE(hidden_channels=4), num_classes=3, in_channels=30)
-        sinks = []
-        real = module.objective.on_train_end
-        module.objective.on_train_end = lambda module: (sinks.append("log_values" in vars(module)), real(module))
-        local = LocalTrainer(module, {"accelerator": "cpu", "max_epochs": 2}, fast_loops=fast_loops)
-        return local.fit(data), local.evaluate(data, "val"), sinks
-
-    data = SyntheticCitationDataModule(num_nodes=60, num_classes=3, num_features=30, num_clients=1, blocks_per_class=1)
-    data.setup("fit")
-    (stock_fit, stock_val, stock_sinks), (fit, val, sinks) = logged(False), logged(True)
-    assert stock_fit == fit and "train/loss" in fit and stock_val == val and "accuracy" in val
-    assert stock_sinks == [False] and sinks == [versions.is_proven()]
-
-
-def test_a_loss_scale_begins_anew_and_the_users_plugin_stays_as_it_was():
-    scales = []
-
-    class Watch(Linear):
-        def on_train_end(self):
-            scales.append(self.trainer.precision_plugin.scaler.get_scale())
-
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
-    local = stock(Watch(), plugins=[MixedPrecision("16-mixed", "cpu", scaler)], max_epochs=3)
-    for _ in range(2):
-        local.fit(table())
-    assert scales == [8192.0, 8192.0] and scaler.get_scale() == 1024.0  # doubled after each of three steps
-
-
-def test_a_lightning_strategy_object_serves_every_run():
-    from lightning.pytorch.strategies import SingleDeviceStrategy
-
-    local = stock(Steps(), strategy=SingleDeviceStrategy("cpu"))
-    data = table()
-    for _ in range(2):
-        local.fit(data)
-        assert local.evaluate(data, "val").keys() == {"loss"}
-    assert local.device == torch.device("cpu")
-
-
-def test_nothing_is_validated_in_a_fit_and_all_data_in_an_evaluation():
-    seen = []
-
-    class Notes(Linear):
-        def validation_step(self, batch, batch_idx):
-            seen.append((self.trainer.state.fn, len(batch[0])))
-
-    local = stock(Notes(), limit_val_batches=2, max_epochs=2)
-    local.fit(table(held_out=150))
-    assert seen == []
-    local.evaluate(table(held_out=150), "val")
-    assert [size for _, size in seen] == [64, 64]
-
-
-@pytest.mark.parametrize(("fast_loops", "training", "expected"), [(False, True, True), (False, False, False),
-                                                                  (True, True, True), (True, False, False)])  # fmt: skip
-def test_evaluation_is_not_distributed(fast_loops, training, expected):
-    """Under DDP every rank scores all data; the training data are divided."""
-    held = trainers({"accelerator": "cpu"}, [], [], fast_loops)
-    held.take(not training)
-    assert held.take(training)._accelerator_connector.use_distributed_sampler is expected
 
 
 # ---- one home -------------------------------------------------------------------------------------------------------
