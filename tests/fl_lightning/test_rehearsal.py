@@ -7,13 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from federations import Central, Linear, Table, clients, federate
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from fl_lightning.central import fit_centrally
 from fl_lightning.engine import WorkerProcesses
+from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.samples import count_samples, lone_batch, samples_of
 
 
@@ -347,3 +348,134 @@ def test_what_a_central_run_lacks_is_told_in_words(tmp_path, data, callbacks, te
     trainer = L.Trainer(accelerator="cpu", max_epochs=1, callbacks=callbacks, **quiet)
     with pytest.raises(ValueError, match=text):
         fit_centrally(trainer, Linear(), data, None, "x", {"default_root_dir": str(tmp_path), "logger": False})
+
+
+# ---- a rehearsal by itself --------------------------------------------------------------------------------------------
+
+
+class Counted(Linear):
+    """Notes the size of each batch; copies of it share the notes."""
+
+    trained, validated = [], []
+
+    def training_step(self, batch, index):
+        Counted.trained.append(len(batch[0]))
+        if len(batch[0]) == 3:
+            self.log("rare", 1.0)
+        return super().training_step(batch, index)
+
+    def validation_step(self, batch, index):
+        Counted.validated.append(len(batch[0]))
+        super().validation_step(batch, index)
+
+
+class ManyValidated(Table):
+    def val_dataloader(self):
+        return DataLoader(self.held, batch_size=2)  # four batches
+
+
+def rehearsal(module=Counted, **arguments):
+    Counted.trained, Counted.validated = [], []
+    return Rehearsal(module(), {"accelerator": "cpu", **arguments}, 0)
+
+
+def tables(*sizes, kind=Table):
+    return {client: kind(size, seed=client, batch_size=min(size, 4)) for client, size in enumerate(sizes)}
+
+
+def test_one_batch_of_one_client_is_tried_where_something_waits_for_what_it_logs():
+    for waiting, tried in (("train_loss", [4]), ("rare", [4, 3]), (None, [])):
+        callbacks = [EarlyStopping(waiting)] if waiting else []
+        made = rehearsal(callbacks=callbacks, max_epochs=5, max_steps=9, limit_train_batches=2)
+        made.check_optimizers_and_callbacks(tables(8, 3, 8))
+        assert Counted.trained == tried
+    with pytest.raises(ValueError, match="logs there: rare, train_loss"):
+        rehearsal(callbacks=[EarlyStopping("val_loss")]).check_optimizers_and_callbacks(tables(8, 3))
+    assert Counted.trained == [4, 3]
+    rehearsal(callbacks=[EarlyStopping("val_loss")]).check_optimizers_and_callbacks({})  # nobody to ask
+
+
+@pytest.mark.parametrize("many", [list, tuple, lambda one: one[0]])
+def test_a_module_gives_one_callback_or_several(many):
+    def module(callback):
+        class Stops(Counted):
+            def configure_callbacks(self):
+                return many([callback])
+
+        return Stops
+
+    for callback, text in (
+        (EarlyStopping("val_loss"), r'`EarlyStopping\(monitor="val_loss"\)` in `Stops.configure_callbacks` waits'),
+        (ModelCheckpoint(), "`Stops.configure_callbacks` holds a ModelCheckpoint"),
+        (type("Other", (), {"__module__": "pytorch_lightning.callbacks"})(), "`Stops.configure_callbacks: Other` comes from"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            rehearsal(module(callback)).check_optimizers_and_callbacks(tables(4))
+
+
+def test_without_an_optimiser_or_with_ones_own_loop_no_schedule_waits():
+    class Without(Counted):
+        def configure_optimizers(self):
+            return None
+
+    class Manual(Plateau):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+    class Steps(Linear):
+        def configure_optimizers(self):
+            optimizer = super().configure_optimizers()
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    for module in (Without, Manual, Steps):
+        rehearsal(module).check_optimizers_and_callbacks(tables(4))
+    assert Counted.trained == []
+
+
+class ThreeNorms(L.LightningModule):
+    """Two layers that get by on the four values of one image, and one that does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.BatchNorm2d(1), nn.BatchNorm2d(1), nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+    def training_step(self, batch, index):
+        return self.net(batch[0]).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def images(number):
+    """A data module of ``number`` images in batches of two."""
+
+    class Images(L.LightningDataModule):
+        def train_dataloader(self):
+            return DataLoader(TensorDataset(torch.randn(number, 1, 2, 2)), batch_size=2)
+
+    return Images()
+
+
+def test_the_layer_is_the_last_that_was_entered_and_five_clients_are_named(monkeypatch):
+    asked, real = [], Rehearsal._layer_that_needs_two
+    monkeypatch.setattr(Rehearsal, "_layer_that_needs_two", lambda *args: asked.append(args[1]) or real(*args))
+    clients = {client: images(4 if client == 2 else 5) for client in range(8)}
+    with pytest.raises(ValueError, match=r"`net.3` \(BatchNorm1d\) .* which 7 clients have in every epoch") as error:
+        rehearsal(ThreeNorms).check_lone_batches(clients)
+    named = [client for client in range(8) if f"client {client}: 5 samples in batches of 2" in str(error.value)]
+    assert named == [0, 1, 3, 4, 5] and asked == [0]  # tried once
+    with pytest.raises(ValueError, match="which 1 client has in every epoch"):
+        rehearsal(ThreeNorms).check_lone_batches({0: images(4), 1: images(3)})
+    rehearsal(ThreeNorms).check_lone_batches({0: images(4)})
+
+
+@pytest.mark.parametrize(("quick", "batches"), [({}, 4), ({"fast_dev_run": True}, 1)])
+def test_validation_is_tried_on_data_until_the_metric_is_there(quick, batches):
+    found = rehearsal(**quick).logged_in_validation(tables(4, 4, kind=ManyValidated).values(), "loss")
+    assert len(found) == 1 and "loss" in found[0] and Counted.validated == [2] * batches
+    without = Table(4, seed=0, held_out=0)
+    found = rehearsal().logged_in_validation([without, *tables(4, 4).values()], "loss")
+    assert not found[0] and len(found) == 2 and "loss" in found[1]
+    found = rehearsal().logged_in_validation(tables(4, 4).values(), "accuracy")
+    assert len(found) == 2 and all("loss" in seen for seen in found)

@@ -48,7 +48,7 @@ def test_nan_is_refused_in_words():
 
 
 def test_one_is_a_count_and_one_point_zero_a_fraction():
-    assert number_of_participants(1, 9) == 1
+    assert number_of_participants(1, 9) == 1 and number_of_participants(9, 9) == 9
     assert number_of_participants(1.0, 9) == 9
 
 
