@@ -45,7 +45,7 @@ ELSEWHERE = {
     "fl_lightning/engine/in_process.py": ["tests/fl_lightning/test_same_bits.py"],
     "fl_lightning/engine/optimizer_state.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/rehearsal.py": ["tests/fl_lightning/test_rehearsal.py"],
-    "fl_lightning/engine/remote.py": ["tests/fl_lightning/test_schema.py"],
+    "fl_lightning/engine/remote.py": ["tests/fl_lightning/test_schema.py", "tests/fl_lightning/engine/test_replies.py"],
     "fl_lightning/engine/samples.py": ["tests/fl_lightning/test_rehearsal.py"],
     "fl_lightning/engine/sampling.py": ["tests/fl_lightning/engine/test_participants.py"],
     "fl_lightning/engine/transport.py": ["tests/fl_lightning/test_same_bits.py"],
@@ -93,7 +93,7 @@ class Mutant(NamedTuple):
 
 def mutants(path: str, source: str) -> list[Mutant]:
     """All mutants of a file, in the order of its text."""
-    data = source.encode()
+    data, lines = source.encode(), source.splitlines()
     starts = [0]
     for row in data.splitlines(keepends=True):
         starts.append(starts[-1] + len(row))
@@ -115,7 +115,8 @@ def mutants(path: str, source: str) -> list[Mutant]:
         start, end = span(node)
         if data[start:end].decode() != text:
             shown = " ".join(original(node).split())
-            found.append(Mutant(path, node.lineno, start, end, text, f"{what}: {shown[:60]} -> {text[:60]}"))
+            where = f" in {lines[node.lineno - 1].strip()[:60]}" if len(shown) < 20 else ""  # `1` alone is many places
+            found.append(Mutant(path, node.lineno, start, end, text, f"{what}: {shown[:60]} -> {text[:60]}{where}"))
 
     for node in _interesting(ast.parse(source)):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARE:
