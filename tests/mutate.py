@@ -43,6 +43,10 @@ ELSEWHERE = {
     "fl_lightning/engine/local.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/lightning_fast/reused_trainer.py": ["tests/fl_lightning/engine/lightning_fast/test_short_runs.py"],
     "fl_lightning/engine/in_process.py": ["tests/fl_lightning/test_same_bits.py"],
+    "fl_lightning/engine/lightning_fast/__init__.py": [
+        "tests/fl_lightning/engine/test_trainers.py", "tests/fl_lightning/engine/lightning_fast/test_versions.py",
+    ],
+    "fl_lightning/engine/trainer_args.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/optimizer_state.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/rehearsal.py": ["tests/fl_lightning/test_rehearsal.py"],
     "fl_lightning/engine/remote.py": ["tests/fl_lightning/test_schema.py", "tests/fl_lightning/engine/test_replies.py"],
@@ -85,10 +89,12 @@ class Mutant(NamedTuple):
     end: int
     text: str
     what: str
+    where: str = ""
+    """The line's text, where ``what`` alone (``1 -> 2``) would be many places."""
 
     @property
     def key(self) -> str:
-        return f"{self.path}:{self.line} {self.what}"
+        return f"{self.path}:{self.line} {self.what}{self.where}"
 
 
 def mutants(path: str, source: str) -> list[Mutant]:
@@ -115,8 +121,8 @@ def mutants(path: str, source: str) -> list[Mutant]:
         start, end = span(node)
         if data[start:end].decode() != text:
             shown = " ".join(original(node).split())
-            where = f" in {lines[node.lineno - 1].strip()[:60]}" if len(shown) < 20 else ""  # `1` alone is many places
-            found.append(Mutant(path, node.lineno, start, end, text, f"{what}: {shown[:60]} -> {text[:60]}{where}"))
+            where = f" in {lines[node.lineno - 1].strip()[:60]}" if len(shown) < 20 else ""
+            found.append(Mutant(path, node.lineno, start, end, text, f"{what}: {shown[:60]} -> {text[:60]}", where))
 
     for node in _interesting(ast.parse(source)):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARE:
