@@ -1,6 +1,7 @@
 # make demo    set up, then local / federated / central training on an embedded graph
 # make test    set up, then the whole test suite
 # make lint    set up, then ruff
+# make types   set up, then mypy
 # make docs    set up, then the docs site in site/; a warning is an error
 # make wheel   build wheel and sdist, install each in an environment of its own and start it there
 # make coverage      the whole test suite, and which lines it does not run (htmlcov/)
@@ -21,7 +22,7 @@ export OMP_NUM_THREADS ?= 1
 # Quiet if all goes well; once more, with everything pip says, if not.
 quietly = $(1) -qq $(2) || $(1) $(2)
 
-.PHONY: demo test lint docs wheel coverage constraints clean
+.PHONY: demo test lint types docs wheel coverage constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -31,6 +32,9 @@ test: $(VENV)/.installed-test
 
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check .
+
+types: $(VENV)/.installed-test
+	@$(BIN)/mypy
 
 docs: $(VENV)/.installed-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -129,8 +129,8 @@ class GraphCSVDataModule(GraphDataModule):
             if value not in choices:
                 raise ValueError(f"`data.init_args.{name}` must be one of {', '.join(choices)}, got {value!r}.")
         own = partition in ("column", "folder")
-        super().__init__(num_clients=num_clients, partition="random" if own else partition,  # type: ignore[arg-type]
-                         **options)  # fmt: skip
+        super().__init__(num_clients=num_clients, **options,
+                         partition="random" if own else partition)  # type: ignore[arg-type]  # `own` are the others
         self.partition = partition
         self._folders = folders
         self._columns = NodeColumns(id_column, label_column, client_column, split_column,
@@ -286,15 +286,7 @@ class GraphCSVDataModule(GraphDataModule):
             self.feature_names = list(DEGREE_FEATURES)
             return []
         if self._features is None:
-            if not names:
-                without = [*self._set_aside, *self._codes]
-                left = f" (not taken: {listed(without)}, which count or name the rows, or are the label)" if without else ""
-                raise ValueError(
-                    f"`{next(iter(tables.values())).path}` has no column of numbers to be used as features{left}. Name them in "
-                    "`data.init_args.features`, or set it to `degree` to learn from the links alone."
-                )
-            self.feature_names = names
-            return [t.x[:, [t.feature_names.index(name) for name in names]] for t in tables.values()]
+            return self._guessed_columns(tables, names)
         matrices: list[sp.csr_matrix] = []
         widths, columns = dict[str, int](), dict[str, list[str]]()
         for client, table in tables.items():
@@ -329,6 +321,18 @@ class GraphCSVDataModule(GraphDataModule):
                 raise ValueError(f"`data.init_args.predict_root`: `{self._features}` has {width} features there, but the model "
                                  f"learns from {self._must_match[0]}.")  # fmt: skip
         return matrices
+
+    def _guessed_columns(self, tables: dict[str, NodeTable], names: list[str]) -> list[sp.csr_matrix]:
+        """The columns of numbers of the tables of nodes themselves."""
+        if not names:
+            without = [*self._set_aside, *self._codes]
+            left = f" (not taken: {listed(without)}, which count or name the rows, or are the label)" if without else ""
+            raise ValueError(
+                f"`{next(iter(tables.values())).path}` has no column of numbers to be used as features{left}. Name them in "
+                "`data.init_args.features`, or set it to `degree` to learn from the links alone."
+            )
+        self.feature_names = names
+        return [t.x[:, [t.feature_names.index(name) for name in names]] for t in tables.values()]
 
     def _as_trained(self, found: list[str]) -> list[str]:
         """The columns in the order in which a model knows them.

@@ -63,7 +63,8 @@ def read_links(path: Path, source: str, target: str, form: TableFormat, position
 
     Args:
         path: CSV or parquet.
-        source, target: Names of the two columns; positions (``0``, ``1``) in a file without header.
+        source: Name of the column where a link begins; its position (``0``) in a file without header.
+        target: Of the column where it ends, likewise.
         form: How CSV is written.
         position: Position of each node by id; -1 for an id whose row could not be used.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -110,13 +110,7 @@ def read_nodes(
     Raises:
         ValueError: No such column, no row, a label that is a measurement, a split of another name; the file is no table.
     """
-    options = {"data.init_args.id_column": columns.id, "data.init_args.label_column": columns.label,
-               "data.init_args.client_column": columns.client, "data.init_args.split_column": columns.split}  # fmt: skip
-    needed = {option: name for option, name in options.items() if name is not None}
-    needed |= {f"data.init_args.features[{place}]": name for place, name in enumerate(columns.features or ())}
-    if label_optional:
-        needed.pop("data.init_args.label_column", None)
-    table = Table(path, form, needed)
+    table = Table(path, form, _needed(columns, label_optional))
     notices = list(table.notices)
     if columns.label is not None and columns.label not in table.columns:
         notices.append(f"`{path}` has no column {columns.label!r}: its nodes are not labelled.")
@@ -130,12 +124,10 @@ def read_nodes(
     set_aside: dict[str, str] = {}
     for chunk in table.chunks([*columns.named, *(candidates if names is None else names)]):
         if names is None:
-            names = _numeric(chunk, candidates, decimal)
-            left = [name for name in candidates if name not in names]
-            if not columns.all_meant:
-                set_aside = _counters(chunk, names, decimal)
-                names = [name for name in names if name not in set_aside]
-            if left:
+            numeric = _numeric(chunk, candidates, decimal)
+            set_aside = {} if columns.all_meant else _counters(chunk, numeric, decimal)
+            names = _others(numeric, set_aside)
+            if left := _others(candidates, numeric):
                 notices.append(f"`{path}`: {_few(left)} hold text or nothing or have no name, and are no features.")
         if decimal is None:
             decimal = decimal_mark([text for name in names for text in chunk.columns[name][:1000]])
@@ -150,6 +142,36 @@ def read_nodes(
     ids = texts[columns.id]
     if not ids:
         raise ValueError(f"`{path}` has no row below its first line, which names the columns. Needed is one row for each node.")
+    _odd_ids(ids, reasons)
+    kept = np.array([row for row in range(len(ids)) if row not in reasons], dtype=np.int64)
+    client = {} if columns.client is None else {row: {"client": texts[columns.client][row]} for row in reasons}
+    dropped = [{"row": row, "reason": reasons[row], "id": ids[row], **client.get(row, {})} for row in sorted(reasons)]
+
+    def column(name: str | None) -> list[str]:
+        return [""] * len(kept) if name is None else [texts[name][row] for row in kept]
+
+    labels, told = _without_blanks(column(columns.label), classes)
+    splits, told_of_splits = _without_blanks(column(columns.split))
+    remedy = "; list it in `data.init_args.classes` if it is a class"
+    notices += [f"`{path}`: {each} in column {columns.label!r} is taken for a blank{remedy}." for each in told]
+    notices += [f"`{path}`: {each} in column {columns.split!r} is taken for a blank." for each in told_of_splits]
+    places = [(int(row), ids[row]) for row in kept]
+    return NodeTable(path, ids, kept, x[kept], _class_names(labels, places, path, decimal or decimal_mark(labels)),
+                     column(columns.client), _splits(splits, kept, path), names or [], set_aside, dropped, notices)  # fmt: skip
+
+
+def _needed(columns: NodeColumns, label_optional: bool) -> dict[str, str]:
+    """The columns that a file must have, by the option that names them."""
+    options = {"data.init_args.id_column": columns.id, "data.init_args.label_column": columns.label,
+               "data.init_args.client_column": columns.client, "data.init_args.split_column": columns.split}  # fmt: skip
+    if label_optional:
+        del options["data.init_args.label_column"]
+    options |= {f"data.init_args.features[{place}]": name for place, name in enumerate(columns.features or ())}
+    return {option: name for option, name in options.items() if name is not None}
+
+
+def _odd_ids(ids: Sequence[str], reasons: dict[int, str]) -> None:
+    """Add to ``reasons`` the rows, of those without one, that have no id or an earlier row's."""
     first: dict[str, int] = {}
     for row, name in enumerate(ids):
         if row in reasons:
@@ -160,27 +182,17 @@ def read_nodes(
             reasons[row] = f"the id is that of row {first[name]}, too"
         else:
             first[name] = row
-    kept = np.array([row for row in range(len(ids)) if row not in reasons], dtype=np.int64)
-    client = {} if columns.client is None else {row: {"client": texts[columns.client][row]} for row in reasons}
-    dropped = [{"row": row, "reason": reasons[row], "id": ids[row], **client.get(row, {})} for row in sorted(reasons)]
 
-    def column(name: str | None, words: Sequence[str] = ()) -> list[str]:
-        """The texts of a column of classes or splits, ``""`` where blank; says so of a word that is taken for a blank."""
-        if name is None:
-            return [""] * len(kept)
-        found = [texts[name][row] for row in kept]
-        blank = Counter(text for text in found if is_blank(text) and text not in words and text.lower() not in ("", "nan"))
-        for word, count in blank.items():
-            remedy = "; list it in `data.init_args.classes` if it is a class" if name == columns.label else ""
-            notices.append(f"`{path}`: {count} times {shown(word)} in column {name!r} is taken for a blank{remedy}.")
-        return [text if text in words or not is_blank(text) else "" for text in found]
 
-    labels = column(columns.label, classes)
-    if decimal is None:
-        decimal = decimal_mark(labels)
-    owners = [""] * len(kept) if columns.client is None else [texts[columns.client][row] for row in kept]
-    return NodeTable(path, ids, kept, x[kept], _class_names(labels, [(int(row), ids[row]) for row in kept], path, decimal),
-                     owners, _splits(column(columns.split), kept, path), names or [], set_aside, dropped, notices)  # fmt: skip
+def _without_blanks(texts: Sequence[str], words: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """The texts, ``""`` where blank, and each word but ``nan`` that is taken for a blank: ``2 times 'none'``."""
+    blank = Counter(text for text in texts if is_blank(text) and text not in words and text.lower() not in ("", "nan"))
+    found = [text if text in words or not is_blank(text) else "" for text in texts]
+    return found, [f"{count} times {shown(word)}" for word, count in blank.items()]
+
+
+def _others(names: Sequence[str], known: Container[str]) -> list[str]:
+    return [name for name in names if name not in known]
 
 
 def _numeric(chunk: Chunk, candidates: Sequence[str], decimal: str | None) -> list[str]:

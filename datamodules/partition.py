@@ -14,6 +14,7 @@ leave no client empty.
 
 import hashlib
 import heapq
+import itertools
 from dataclasses import dataclass
 
 import networkx as nx
@@ -63,6 +64,7 @@ def partition_graph(method: str, edge_index: Tensor, num_nodes: int, num_clients
 
 
 def check_partition(method: str) -> None:
+    """Raise a ``ValueError`` with the choices if there is no such partition."""
     if method not in PARTITIONS:
         raise ValueError(f"`data.init_args.partition` is {method!r}, but must be one of: {', '.join(PARTITIONS)}.")
 
@@ -146,7 +148,7 @@ def _metis_membership(edge_index: Tensor, num_nodes: int, parts: int) -> tuple[T
         note = f"The graph has {roots.numel()} components; METIS saw them joined by {roots.numel() - 1} helper edges."
     indptr = row_pointers(edge_index[0], num_nodes).tolist()
     target = edge_index[1].tolist()  # sorted by source, then target: METIS' answer depends on the order
-    neighbours = [target[start:end] for start, end in zip(indptr, indptr[1:], strict=False)]
+    neighbours = [target[start:end] for start, end in itertools.pairwise(indptr)]
     _, parts_of_nodes = pymetis.part_graph(parts, adjacency=neighbours, recursive=False)
     membership = torch.tensor(list(parts_of_nodes), dtype=torch.long)
     empty = parts - torch.unique(membership).numel()

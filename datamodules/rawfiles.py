@@ -10,7 +10,7 @@ import urllib.request
 from collections import defaultdict
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -143,7 +143,7 @@ def _csr_entries(record: Any) -> Entries:
 class _DataUnpickler(pickle.Unpickler):
     """Knows the six names that the Planetoid files use, and no other."""
 
-    known = {
+    known: ClassVar[dict[tuple[str, str], Any]] = {
         ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,

@@ -78,6 +78,7 @@ class NeighborSampler:
 
 
 def check_num_neighbors(num_neighbors: Sequence[int]) -> None:
+    """Raise a ``ValueError`` unless there is one fan-out per layer, each positive or -1 (all neighbours)."""
     if not len(num_neighbors) or any(fanout != ALL and fanout < 1 for fanout in num_neighbors):
         raise ValueError(
             f"`data.init_args.num_neighbors` is {list(num_neighbors)}, but must list one fan-out per layer, each "

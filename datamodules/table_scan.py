@@ -89,7 +89,7 @@ def open_bytes(path: Path) -> BinaryIO:
     """The file's bytes, unpacked if they are gzip (by content, not by name)."""
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if packed else open(path, "rb")  # type: ignore[return-value]
+    return gzip.open(path, "rb") if packed else open(path, "rb")  # type: ignore[return-value]  # reads bytes like any file
 
 
 def open_text(path: Path, encoding: str) -> io.TextIOWrapper:

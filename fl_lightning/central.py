@@ -12,7 +12,6 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fl_lightning.assembly import build_layers, check_module
@@ -23,6 +22,7 @@ from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import missing_metric_in_words
 from fl_lightning.reporting.left_out import LeftOut
 from fl_lightning.reporting.monitor import Monitor, is_better
+from fl_lightning.reporting.rank import first_rank
 from fl_lightning.reporting.results import Results
 from fl_lightning.reporting.run_folder import RunFolder
 from fl_lightning.reporting.scores import defined, summarise
@@ -125,17 +125,18 @@ def fit_centrally(
     chooses = Monitor.of(module, monitor, monitor_mode)
     local_args = {key: trainer_args.get(key) for key in ("accelerator", "precision")}
     chooses.check(Rehearsal(module, local_args, seed).logged_in_validation([datamodule], chooses.metric))
-    scratch = bool(trainer.fast_dev_run) or rank_zero_only.rank != 0
+    stock: Any = trainer  # Lightning's connectors set attributes that its type does not have
+    scratch = bool(stock.fast_dev_run) or not first_rank()
     folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"), scratch=scratch)
     if on_start is not None and not scratch:
         on_start(folder.path)
     trainer.loggers = folder.loggers
-    for callback in trainer.checkpoint_callbacks:
+    for callback in stock.checkpoint_callbacks:
         if getattr(callback, "dirpath", "") is None:  # else it writes into the current folder where there is no logger
             callback.dirpath = str(folder.path / "checkpoints")
     best = BestEpoch(folder.path / "checkpoints" / "best.ckpt", chooses)
-    savers = [callback for callback in trainer.callbacks if isinstance(callback, Checkpoint)]  # they come last
-    trainer.callbacks = [*(callback for callback in trainer.callbacks if callback not in savers), best, *savers]
+    savers = [callback for callback in stock.callbacks if isinstance(callback, Checkpoint)]  # they come last
+    stock.callbacks = [*(callback for callback in stock.callbacks if callback not in savers), best, *savers]
     with stream(seed, "central"), quiet():
         with missing_metric_in_words():
             trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)

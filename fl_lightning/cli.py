@@ -135,7 +135,7 @@ class FederatedCLI(LightningCLI):
     # ---- commands -------------------------------------------------------------------------------------------------
 
     def fit(self, **arguments: Any) -> None:
-        """``fl-lightning fit``"""
+        """``fl-lightning fit``."""
         ckpt_path = arguments.get("ckpt_path")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RowsLeftOut)  # `score_lines` says it
@@ -158,11 +158,11 @@ class FederatedCLI(LightningCLI):
             _say([f"run: {folder}"])
 
     def validate(self, **arguments: Any) -> None:
-        """``fl-lightning validate``"""
+        """``fl-lightning validate``."""
         self._score("val", "validate", arguments)
 
     def test(self, **arguments: Any) -> None:
-        """``fl-lightning test``"""
+        """``fl-lightning test``."""
         self._score("test", "test", arguments)
 
     def _score(self, stage: str, verb: str, arguments: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ class FederatedCLI(LightningCLI):
         _say([json.dumps({stage: summary})])
 
     def predict(self, **arguments: Any) -> None:
-        """``fl-lightning predict``"""
+        """``fl-lightning predict``."""
         given, output = arguments.get("ckpt_path") or "best", self.config[self.subcommand]["output"]
         federated = isinstance(self.trainer, FederatedTrainer)
         source = self.trainer.find_checkpoint(given) if federated else self._central_checkpoint(given)
@@ -201,7 +201,7 @@ class FederatedCLI(LightningCLI):
         _say([f"predictions: {write_apart(path, write) if others else write(path)}"])
 
     def inspect(self, **arguments: Any) -> None:
-        """``fl-lightning inspect``"""
+        """``fl-lightning inspect``."""
         asked = self.config[self.subcommand]
         settings = self.trainer.settings if isinstance(self.trainer, FederatedTrainer) else None
         findings = inspect_data(

@@ -25,7 +25,7 @@ PLAIN = {"int": "a whole number", "float": "a number", "bool": "true or false", 
          "dict": "`key: value` lines", "NoneType": "null"}  # fmt: skip
 
 
-def sentence(
+def sentence(  # noqa: C901  one kind of message after the other
     error: argparse.ArgumentError, arguments: Sequence[str], parser: argparse.ArgumentParser, others: Sequence[str] = ()
 ) -> str:
     """What to tell the user.

@@ -30,7 +30,7 @@ def functional_embedding(encoder: nn.Module, x: Tensor, edge_index: Tensor) -> T
     modes = [(part, part.training) for part in encoder.modules()]
     encoder.eval()
     try:
-        return represent(x.to(device), edge_index.to(device)).mean(dim=0)  # type: ignore[operator]
+        return represent(x.to(device), edge_index.to(device)).mean(dim=0)  # type: ignore[operator]  # a method
     finally:
         for part, training in modes:
             part.training = training

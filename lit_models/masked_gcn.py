@@ -121,11 +121,11 @@ class Masked(nn.Module):
         self.prune_below = prune_below
 
     def build(self, in_channels: int, out_channels: int) -> None:
-        self.encoder.build(in_channels, out_channels)  # type: ignore[operator]
+        self.encoder.build(in_channels, out_channels)  # type: ignore[operator]  # a method of every encoder
         apply_masks(self.encoder, self.prune_below)
 
     def embed(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.encoder.embed(x, edge_index)  # type: ignore[operator]
+        return self.encoder.embed(x, edge_index)  # type: ignore[operator]  # a method of every encoder
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.encoder(x, edge_index)

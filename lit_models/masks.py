@@ -49,7 +49,7 @@ class MaskedWeight(nn.Module):
         """Initialise ``W`` as the layer always does, and the mask to ones."""
         layer = self._unmasked.__new__(self._unmasked)  # the layer as it was before masking, over the same parameters
         layer.__dict__.update(self.__dict__)
-        layer.reset_parameters()  # type: ignore[operator]
+        layer.reset_parameters()  # type: ignore[operator]  # PyG's layers and torch's have it
         nn.init.ones_(self.mask)
 
     # PyG's `Linear` saves `self.weight`, the product here; these two save and load the parameters as nn.Module does.
@@ -75,7 +75,7 @@ def _masked_class(layer_class: type[nn.Module]) -> type[nn.Module]:
 
 
 def _new_masked(layer_class: type[nn.Module]) -> nn.Module:
-    masked_class = _masked_class(layer_class)  # type: ignore[arg-type]
+    masked_class = _masked_class(layer_class)  # type: ignore[arg-type]  # classes are hashable
     return masked_class.__new__(masked_class)
 
 
@@ -109,7 +109,7 @@ def apply_masks(module: nn.Module, prune_below: float = 1e-3) -> nn.Module:
             )
         if weight.dim() < 2:
             continue
-        layer.__class__ = _masked_class(type(layer))  # type: ignore[arg-type]
+        layer.__class__ = _masked_class(type(layer))  # type: ignore[arg-type]  # classes are hashable
         layer.register_parameter("mask", nn.Parameter(torch.ones_like(weight)))
         layer.prune_below = float(prune_below)
     if next(masked_layers(module), None) is None:

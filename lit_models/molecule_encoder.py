@@ -103,6 +103,7 @@ def schema_entry(schema: Mapping[str, Any], name: str, who: str) -> int:
 
 
 def check_readout(readout: str) -> str:
+    """``readout``, if it is a known one; else a ``ValueError`` with the choices."""
     if readout not in ("add", "mean"):
         raise ValueError(f"`readout` must be 'add' or 'mean', found {readout!r}.")
     return readout

@@ -38,6 +38,8 @@ def lstm_step(layers: list[tuple[Tensor, Tensor]], rows: Tensor, state: list[tup
 
     Args:
         layers: Per layer ``[W_ih, W_hh]`` [4 H, I + H] and ``b_ih + b_hh`` [4 H], gates in ``nn.LSTM``'s order.
+        rows: What goes into the first layer.
+        state: (h, c) of each layer.
     """
     for layer, (weight, bias) in enumerate(layers):
         hidden, cell = state[layer]

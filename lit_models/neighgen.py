@@ -310,7 +310,7 @@ class LitNeighGen(LitGraphModule):
 
     # ---- phase 2: federated training of fGen ------------------------------------------------------------------------
 
-    def freeze(self) -> None:  # type: ignore[override]
+    def freeze(self) -> None:  # type: ignore[override]  # of other extent than Lightning's
         """Only fGen trains from here on (Lightning's own ``freeze`` stops it too); the rest is in eval mode."""
         for module in (self.encoder, self.dgen, self.classifier):
             if module is not None:

@@ -7,6 +7,7 @@ g_{j->i} = grad_{theta^f} alpha / |V̄_i| sum_v sum_p min_{u in V_j} ||x̃_v^p -
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Literal
 
@@ -74,7 +75,7 @@ class FeatureGenerator(nn.Module):
             raise ValueError(f"`feature_range: {feature_range}` is unknown; use one of {', '.join(FEATURE_RANGES)}.")
         self.num_features, self.num_slots, self.feature_range = num_features, num_slots, feature_range
         widths = [embedding_channels, *hidden_channels]
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.out = nn.Linear(widths[-1], num_slots * num_features)
 
     def start_at(self, mean_features: Tensor) -> None:
@@ -184,6 +185,7 @@ def attach(x: Tensor, edge_index: Tensor, candidates: Tensor, owner: Tensor) -> 
 
 
 def check_finite(gradients: dict[str, Tensor], what: str) -> None:
+    """Raise a ``ValueError`` that names the first gradient with a value that is not finite."""
     for name, gradient in gradients.items():
         if not bool(torch.isfinite(gradient).all()):
             raise ValueError(f"The gradient {what} is not finite in fGen's `{name}`; nothing was changed.")

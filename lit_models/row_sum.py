@@ -34,6 +34,7 @@ class RowSum:
 
         Args:
             index: int64 [P] with values below ``num_rows``.
+            num_rows: How many rows ``values`` has.
         """
         each = torch.arange(index.numel(), device=index.device)
         return cls(index, each, torch.argsort(index, stable=True), _starts(index, num_rows))

@@ -65,7 +65,7 @@ class Interaction(nn.Module):
         xavier(self)
 
     def forward(self, x: Tensor, expanded: Tensor, envelope: Tensor, gather: RowSum, scatter: RowSum) -> Tensor:
-        """x [n, H], ``expanded`` [P, G], ``envelope`` [P, 1]; ``gather``, ``scatter``: both directions of each pair."""
+        """Of ``x`` [n, H], ``expanded`` [P, G], ``envelope`` [P, 1]; ``gather``, ``scatter``: both directions of each pair."""
         weight = self.filter(expanded) * envelope
         neighbours = gather(self.lin_in(x)).view(2, *weight.shape)
         summed = scatter((neighbours * weight).flatten(0, 1))

@@ -99,6 +99,7 @@ def spmm(matrix: SparseMatrix, dense: Tensor) -> Tensor:
 
 
 def is_sparse(x: Tensor) -> bool:
+    """Is it a CSR matrix?"""
     return x.layout is torch.sparse_csr
 
 

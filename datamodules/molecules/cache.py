@@ -58,7 +58,7 @@ def cached(folder: str | Path | None, key: str, compute: Callable[[], Arrays], f
         log.warning("cache file %s does not hold what it should (%s): computed anew", path, wrong)
     except FileNotFoundError:
         pass
-    except Exception as error:  # whatever a damaged file provokes
+    except Exception as error:  # noqa: BLE001  whatever a damaged file provokes
         log.warning("unreadable cache file %s (%s): computed anew", path, error)
     arrays = compute()
     try:

@@ -206,7 +206,7 @@ class MoleculeDataModule(MoleculeLoaders):
     def _hold_out(self, client: int, part: np.ndarray, labelled: np.ndarray) -> dict[str, np.ndarray]:
         """A client's parts. A training molecule without any label is none: its steps would be weight decay alone, and it
         would count in the average. It is ``unlabelled``: predicted, and nothing else."""
-        held = int(round(self.client_holdout * len(part)))
+        held = round(self.client_holdout * len(part))
         order = np.random.default_rng(derive_seed(self.seed, "holdout", client)).permutation(part)
         train = order[held:]
         parts = {"train": train[labelled[train]], "val": order[:held // 2], "test": order[held // 2:held],

@@ -164,7 +164,9 @@ def label_findings(y: np.ndarray, task_names: Sequence[str], classification: boo
         y: Labels ``(M, T)``, ``nan`` where missing.
         task_names: T names.
         classification: Whether labels are 0 / 1.
-        split, members, client_tests: Positions of the server's parts, and of each client's training and test part.
+        split: Positions of the server's parts.
+        members: Positions of each client's training part.
+        client_tests: Positions of each client's test part.
     """
     found = []
     missing = int(np.isnan(y).sum())

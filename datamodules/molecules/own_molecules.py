@@ -99,7 +99,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
             raise ValueError("`data.init_args.partition: file` makes each file a client: leave out "
                              "`data.init_args.client_column`.")
         own = partition in ("file", "column")
-        super().__init__(partition="column" if own else partition,  # type: ignore[arg-type]
+        super().__init__(partition="column" if own else partition,  # type: ignore[arg-type]  # `own` are the others
                          client_column=OWNER if partition == "file" else client_column, **options)
         self.by_file, self.named_client_column = partition == "file", client_column
         if own:

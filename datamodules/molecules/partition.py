@@ -173,11 +173,11 @@ def column_partition(column: Sequence[object]) -> tuple[list[np.ndarray], list[s
                          f"{blank[:10]}): each molecule needs a client.")
     names = sorted(set(column), key=str)
     try:
-        values = [float(name) for name in names]                            # type: ignore[arg-type]
+        values = [float(name) for name in names]                            # type: ignore[arg-type]  # what is no number raises
     except (TypeError, ValueError):
         values = [np.nan]
     if np.isfinite(values).all():                                           # `nan` and `inf` are names, and have no order
-        names.sort(key=float)                                               # type: ignore[arg-type]
+        names.sort(key=float)                                               # type: ignore[arg-type]  # all are numbers
     index = {name: i for i, name in enumerate(names)}
     owner = np.array([index[value] for value in column], dtype=np.int64)
     return [np.flatnonzero(owner == client) for client in range(len(names))], [str(name) for name in names]

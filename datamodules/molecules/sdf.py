@@ -142,7 +142,11 @@ def geometry_set(records: Records, rows: np.ndarray, y: np.ndarray, task_names: 
         records: R records.
         rows: Which of them to keep, ascending, ``(M,)``.
         y: Labels of all records, ``(R, T)``.
-        task_names, units, dropped, columns, origin: See ``MoleculeSet``; columns of length M.
+        task_names: As in ``MoleculeSet``.
+        units: As there.
+        dropped: Its ``dropped_rows``.
+        columns: As there, each of length M.
+        origin: As there.
     """
     size = len(records.reason)
     everything = PackedMolecules(

@@ -104,7 +104,9 @@ def molecule_set(table: MoleculeTable, invalid: str = "drop", fragments: str = "
     Args:
         table: The rows.
         invalid: ``raise`` or ``drop``.
-        fragments, num_workers, cache_dir: See ``encode_table``.
+        fragments: As in ``encode_table``.
+        num_workers: As there.
+        cache_dir: As there.
 
     Raises:
         ValueError: Rows that are no molecule under ``invalid: raise``, or no usable row at all.

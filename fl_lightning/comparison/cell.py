@@ -112,7 +112,7 @@ def run_cell(job: dict[str, Any]) -> None:
         if stop.code in (0, None):
             return
         _failed(job, _last_words(job["log"], begin))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  whatever it is, the table has it in place of the result
         traceback.print_exc()
         _failed(job, told(error) if isinstance(error, MISTAKES) else f"{type(error).__name__}: {error}")
 

@@ -130,7 +130,7 @@ def minutes(given: Any, name: str = "budget_minutes") -> float | None:
     return float(given)
 
 
-def search(given: Any, where: str) -> dict[str, Any]:
+def search(given: Any, where: str) -> dict[str, Any]:  # noqa: C901  one check after the other
     """The options of a search, ``trials`` counted for a grid."""
     if not isinstance(given, dict) or not given.get("space") or not isinstance(given["space"], dict):
         raise ValueError(f"{where} needs `space:`, e.g. `{{model.init_args.objective.init_args.gamma: [0.5, 1, 2]}}`.")

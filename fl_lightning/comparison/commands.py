@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def compare(asked: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """``fl-lightning compare``"""
+    """``fl-lightning compare``."""
     plan = plans.read_plan(asked.config, asked.profile, overrides, asked.seeds)
     budget = checks.minutes(asked.budget_minutes, "--budget_minutes") or plan.budget_minutes
     if asked.list:
@@ -161,7 +161,7 @@ def _finish(
 
 
 def report(asked: argparse.Namespace) -> int:
-    """``fl-lightning report``"""
+    """``fl-lightning report``."""
     places = list(asked.runs)
     for pattern in asked.glob:
         root = Path(pattern).anchor

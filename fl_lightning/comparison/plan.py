@@ -117,7 +117,7 @@ class Plan:
     skipped: list[str] = field(default_factory=list)
 
 
-def read_plan(
+def read_plan(  # noqa: C901  one key after the other
     path: Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] | None = None
 ) -> Plan:
     """Read a comparison.

@@ -63,7 +63,7 @@ class Client:
     def __init__(self, worker: Worker, id: int, round: int, store: ClientStore) -> None:
         self._worker = worker
         self.id, self.round, self.store = id, round, store
-        self.datamodule = worker.datamodules[id]
+        self.datamodule: Any = worker.datamodules[id]  # with what the strategy has asked for: `schema`, `with_data`, ...
         self.module: Any = worker.module  # it may offer more than a LightningModule: `on_round_start`, `private_state`, ...
         self.settings = worker.settings
 

@@ -174,7 +174,7 @@ class LocalTrainer:
 
         if self._trainers.short_logging and trainer.world_size == 1 and hasattr(self.module, "log_values"):
             # A plain function: copies of the module drag nothing along.
-            self.module.log_values = log_values  # type: ignore[assignment]
+            self.module.log_values = log_values  # type: ignore[assignment]  # it is there: just asked
         try:
             yield logged
         finally:

@@ -87,7 +87,8 @@ class Rehearsal:
         try:
             with _untouched(data), stream(self._seed, "rehearsal", client=client):
                 sample = loader.dataset[next(iter(loader.sampler))]
-                probe.fit(data, loader=DataLoader([sample], batch_size=1, collate_fn=loader.collate_fn))  # type: ignore[arg-type]
+                alone: Any = [sample]  # a list is data set enough
+                probe.fit(data, loader=DataLoader(alone, batch_size=1, collate_fn=loader.collate_fn))
         except ValueError as error:
             if "Expected more than 1 value per channel" in str(error) and entered:
                 return entered[-1]
@@ -146,7 +147,7 @@ class Rehearsal:
         check_callbacks(callbacks, f"`{where}`")
         for callback in callbacks:
             check_package(callback, where)
-        module.configure_callbacks = list  # type: ignore[method-assign]
+        module.configure_callbacks = list  # type: ignore[method-assign]  # of the copy
         return callbacks
 
     def _plateaus(self, probe: LocalTrainer, data: L.LightningDataModule, client: int) -> dict[str, str]:
@@ -159,7 +160,7 @@ class Rehearsal:
             given.append(configure())
             return given[-1]
 
-        module.configure_optimizers = noted  # type: ignore[method-assign]
+        module.configure_optimizers = noted  # type: ignore[method-assign]  # of the copy
         try:
             with _untouched(data), stream(self._seed, "rehearsal", client=client):
                 self._trainer_of(module, callbacks=[_StopsBeforeTraining()]).fit(data)
@@ -172,7 +173,7 @@ class Rehearsal:
         if given[-1] is None or not module.automatic_optimization:  # schedulers of manual optimisation wait for nothing
             return {}
         check_binding(optimizers, module)
-        module.configure_optimizers = lambda: optimizers  # type: ignore[method-assign]
+        module.configure_optimizers = lambda: optimizers  # type: ignore[method-assign]  # of the copy
         return {
             f'`{type(scheduler.scheduler).__name__}` with `"monitor": "{scheduler.monitor}"` in {where}': scheduler.monitor
             for scheduler in schedulers

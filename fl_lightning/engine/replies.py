@@ -8,6 +8,7 @@ replies of a step (:func:`odd_ones_out`).
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections import Counter
@@ -134,7 +135,7 @@ def rows_of(layout: Mapping[str, Tensor]) -> Rule:
             and layout[name].dim() > 0
             and isinstance(rows, list)
             and all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r < len(layout[name]) for r in rows)
-            and all(a < b for a, b in zip(rows, rows[1:], strict=False))
+            and all(a < b for a, b in itertools.pairwise(rows))
             for name, rows in value.items()
         )
         return None if good else "increasing row numbers by the names of the entries"

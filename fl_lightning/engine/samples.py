@@ -61,7 +61,7 @@ def lone_batch(loader: Any, trainer_args: Mapping[str, Any]) -> str | None:
     if not isinstance(loader, DataLoader) or not loader.batch_size or loader.drop_last:
         return None
     try:
-        number = len(loader.sampler)  # type: ignore[arg-type]
+        number = len(loader.sampler)  # type: ignore[arg-type]  # what has no length raises
     except (TypeError, NotImplementedError):
         return None
     size = loader.batch_size

@@ -97,11 +97,16 @@ class WorkerProcesses(Engine):
             worker.command("load", directory=str(self._checkpoint))
             worker.done()
 
-    def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
+    def _queues(self, requests: Sequence[Message]) -> dict[int, list[Message]]:
+        """The requests of each worker's clients."""
         queues: dict[int, list[Message]] = {}
         for request in requests:
             index = next(i for i, w in enumerate(self._workers) if request.client in w.clients)
             queues.setdefault(index, []).append(request)
+        return queues
+
+    def _replace_dead(self, queues: dict[int, list[Message]]) -> Iterator[Message]:
+        """A new process for each worker that has ended; if it does not start, its requests fail and leave ``queues``."""
         for index in list(queues):
             if not self._workers[index].alive:
                 self._workers[index].stop()
@@ -109,6 +114,10 @@ class WorkerProcesses(Engine):
                     self._spawn(index)
                 except OSError as error:
                     yield from (_failed(r, str(error)) for r in queues.pop(index))
+
+    def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
+        queues = self._queues(requests)
+        yield from self._replace_dead(queues)
         deadline = None if timeout is None else time.monotonic() + timeout  # a new process's imports are no client's fault
         for index, queue in queues.items():
             self._workers[index].send(queue[0])

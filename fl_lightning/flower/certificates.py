@@ -34,7 +34,7 @@ def write_authority_and_certificate(folder: Path, hosts: Sequence[str]) -> None:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017  Python 3.10
+    now = datetime.datetime.now(datetime.timezone.utc)  # `datetime.UTC` is not in Python 3.10
 
     def start(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
         named = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (subject, issuer)]

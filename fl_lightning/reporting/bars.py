@@ -28,7 +28,8 @@ def bars(groups: Sequence[Group], look: Look, metric: str) -> Figure | None:
     heights = [0.6 + max(0.26 * _lines(g) + 0.17 * len(textwrap.wrap(label(g), letters)) for g in row) for row in rows]
     with drawing(WIDTH, sum(heights)) as (canvas, axes):
         axes.remove()
-        canvas.get_layout_engine().set(wspace=0.06)
+        constrained: Any = canvas.get_layout_engine()
+        constrained.set(wspace=0.06)
         panels = _panels(canvas, heights, columns, len(groups))
         notes = [_bars(panel, own, look, columns, letters) for panel, own in zip(panels, groups, strict=True)]
         note = "".join(f"; {text}" for text in dict.fromkeys(text for own in notes for text in own))
@@ -64,6 +65,8 @@ def _bars(axes: Any, group: Group, look: Look, columns: int, letters: int) -> li
     found = {m: estimate(list(scores.values())) for m in group.methods if (scores := group.scores(m))}
     known = [v for e in found.values() for v in (e.mean, e.low, e.high) if v is not None]
     for place, (method, e) in enumerate(found.items()):
+        if e.mean is None:  # no score, no bar
+            continue
         axes.barh(place, e.mean, 0.8, color=look.colour(method), hatch=look.hatch(method), edgecolor="white", linewidth=0.5)
         if e.high is not None:
             axes.errorbar(e.mean, place, xerr=e.high - e.mean, fmt="none", ecolor="black", elinewidth=1, capsize=2)

@@ -51,15 +51,7 @@ def inspect_data(
         )
     if html is not None and not Path(html).parent.is_dir():
         raise ValueError(f"`--html {html}`: there is no folder `{Path(html).parent}`. Make it, or name another.")
-    notices = logging.getLogger("datamodules")
-    level = notices.level
-    notices.setLevel(logging.ERROR)  # the report has them
-    try:
-        datamodule.prepare_data()
-        datamodule.setup("fit")
-        report = dict(datamodule.report())
-    finally:
-        notices.setLevel(level)
+    report = _report(datamodule)
     if module is not None and settings is not None:
         try:
             report["forecast"] = forecast(module, datamodule, settings, report.get("bytes", 0))
@@ -77,6 +69,27 @@ def inspect_data(
     if as_json:
         say(json.dumps(plain(report), allow_nan=False))
         return report["findings"]
+    _say_what_it_is(report, columns, say)
+    _say_what_is_wrong(report, say)
+    say(f"{len(report['findings'])} finding(s)" + ("" if html is None else f"; page: {html}"))
+    return report["findings"]
+
+
+def _report(datamodule: Any) -> dict[str, Any]:
+    """The data module's own report, without the notices on the screen that are in it."""
+    notices = logging.getLogger("datamodules")
+    level = notices.level
+    notices.setLevel(logging.ERROR)
+    try:
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+        return dict(datamodule.report())
+    finally:
+        notices.setLevel(level)
+
+
+def _say_what_it_is(report: Mapping[str, Any], columns: Mapping[str, list[Any]], say: Callable[[str], None]) -> None:
+    """The clients, the figures, and what a training will take."""
     for line in text_table(list(columns), list(zip(*columns.values(), strict=True))):
         say(line)
     for key, value in report.items():
@@ -89,6 +102,10 @@ def inspect_data(
         shown = (f"{k.replace('_', ' ')} {value if k == 'parameters' else readable(value)}" for k, value in numbers.items())
         say("forecast: " + ", ".join(shown))
         say(f"forecast: {report['forecast']['note']}")
+
+
+def _say_what_is_wrong(report: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Notices, rows that cannot be used, and findings with their remedies."""
     for note in report.get("notices", []):
         say(f"notice: {note}")
     for drop in report["dropped_rows"][:SHOWN_ROWS]:
@@ -99,8 +116,6 @@ def inspect_data(
     for f in report["findings"]:
         where = "" if f["client"] is None else f"{named_client(report, f['client'])}: "
         say(f"- {where}{f['message']} -> {f['remedy']}")
-    say(f"{len(report['findings'])} finding(s)" + ("" if html is None else f"; page: {html}"))
-    return report["findings"]
 
 
 def named_client(report: Mapping[str, Any], client: int) -> str:
@@ -130,11 +145,7 @@ def client_columns(report: dict[str, Any]) -> dict[str, list[Any]]:
             columns[name.removeprefix("client_")] = values
 
     for name, values in report.items():
-        if name in NO_COLUMNS:
-            continue
-        if isinstance(values, dict):
-            for part, inner in values.items():
-                add(f"{part}", inner)
-        else:
-            add(name, values)
+        if name not in NO_COLUMNS:
+            for part, inner in values.items() if isinstance(values, dict) else [(name, values)]:
+                add(str(part), inner)
     return columns

@@ -76,7 +76,7 @@ def measure_training_data(module: LitGraphModule, measure: Measure) -> SampleTab
 def training_batches(module: LitGraphModule) -> Iterator[Any]:
     """Every training sample of the module's Trainer once, on the module's device, with the Trainer's precision."""
     try:
-        trainer = module.trainer
+        trainer: Any = module.trainer  # whose type does not have the data module
     except RuntimeError as error:
         raise ValueError(
             f"`{type(module.objective).__name__}` looks at all training data when training begins, but the module has "

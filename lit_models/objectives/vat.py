@@ -139,6 +139,8 @@ class VAT:
         """Delta of each training sample and task, ``(S, T)``, aligned with ``losses``; at least 0.
 
         Args:
+            module: The model.
+            batch: Of S training samples, and whatever else it sees.
             outputs: ``module(batch)``, taken as a constant.
             mask: Bool ``(S, T)``: the pairs whose discrepancy is sought. The others do not sway the direction.
             replay: The random state from which ``outputs`` were computed, for the same dropout masks.

@@ -16,7 +16,8 @@ def mean_by_group(groups: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
 
     Args:
         groups: Group of each sample, int64 ``(S,)``.
-        weights, mask: ``(S, T)``.
+        weights: ``(S, T)``.
+        mask: Which pairs are labelled, ``(S, T)``.
     """
     _, index = torch.unique(groups, return_inverse=True)
     shape = (int(index.max()) + 1 if index.numel() else 0,)

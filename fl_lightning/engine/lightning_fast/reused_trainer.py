@@ -28,7 +28,7 @@ from fl_lightning.engine.trainers import Trainers
 class NoProfiler(PassThroughProfiler):
     """Lightning's default, which measures nothing, without a generator for each of the 50 hooks of a run."""
 
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]  # wider: any context manager
         return _nothing
 
 
@@ -71,7 +71,7 @@ class ReusedTrainer(L.Trainer):
             call._call_callback_hooks(self, "on_fit_start")
             call._call_lightning_module_hook(self, "on_fit_start")
         result = self._short_stage() if self.state.fn != TrainerFn.PREDICTING else self._run_stage()
-        self._active_loop.teardown()  # type: ignore[union-attr]
+        self._active_loop.teardown()  # type: ignore[union-attr]  # one is active during a run
         self._logger_connector.teardown()
         if is_fit:
             call._call_callback_hooks(self, "on_fit_end")

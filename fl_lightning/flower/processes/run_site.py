@@ -35,7 +35,7 @@ REFUSALS = {
 }
 
 
-def main(spec: dict) -> int:
+def main(spec: dict) -> int:  # noqa: C901  the life of a site in its order
     """Serve until ended.
 
     Args:
