@@ -145,6 +145,6 @@ def test_each_task_of_the_test_set_is_in_the_results(tmp_path):
 
 def test_the_last_round_is_not_called_the_best_where_nothing_chose_it(tmp_path):
     fed = federate(tmp_path, data=[Table(8, 0, held_out=0), Table(8, 1, held_out=0)], num_rounds=2)
-    assert score_lines(fed.results)[0] == "FedAvg: round 1 of 2, the last (no validation score to choose by)"
+    assert score_lines(fed.results)[0] == "FedAvg: round 2 of 2, the last (no validation score to choose by)"
     chosen = federate(tmp_path / "b", data=[Table(8, 0), Table(8, 1)], num_rounds=2)
     assert score_lines(chosen.results)[0].endswith("of 2 (by validation)")

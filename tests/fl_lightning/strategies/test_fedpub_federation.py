@@ -333,6 +333,7 @@ def test_going_on_gives_the_same_bits(uninterrupted, tmp_path):
 
 
 @pytest.mark.parametrize("engine", [WorkerProcesses(2), InProcess(rebuild_clients=True)], ids=["processes", "rebuilt"])
+@pytest.mark.slow  # test_fedsage_plus.py and test_same_bits.py keep this kind in the quick suite
 def test_worker_processes_and_rebuilt_clients_give_the_same_bits(uninterrupted, tmp_path, engine):
     fed = run(tmp_path, module=model(0.5), engine=engine, **SAMPLED)
     for mine, theirs in zip(states(fed), states(uninterrupted), strict=True):
