@@ -332,8 +332,11 @@ def test_going_on_gives_the_same_bits(uninterrupted, tmp_path):
     assert without_times(fed.results) == without_times(uninterrupted.results)
 
 
-@pytest.mark.parametrize("engine", [WorkerProcesses(2), InProcess(rebuild_clients=True)], ids=["processes", "rebuilt"])
-@pytest.mark.slow  # test_fedsage_plus.py and test_same_bits.py keep this kind in the quick suite
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(WorkerProcesses(2), marks=pytest.mark.slow), InProcess(rebuild_clients=True)],  # quick: test_same_bits.py
+    ids=["processes", "rebuilt"],
+)
 def test_worker_processes_and_rebuilt_clients_give_the_same_bits(uninterrupted, tmp_path, engine):
     fed = run(tmp_path, module=model(0.5), engine=engine, **SAMPLED)
     for mine, theirs in zip(states(fed), states(uninterrupted), strict=True):
