@@ -3,6 +3,8 @@
 # make lint    set up, then ruff
 # make types   set up, then mypy
 # make docs    set up, then the docs site in site/; a warning is an error
+# make test-newest   the suite with the newest lightning of the index, unless that is the pinned one; a certain one:
+#                    make test-newest LIGHTNING=lightning==2.6.0
 # make wheel   build wheel and sdist, install each in an environment of its own and start it there
 # make coverage      the whole test suite, and which lines it does not run (htmlcov/)
 # make constraints   ask pip whether constraints.txt can be solved with every extra
@@ -22,13 +24,24 @@ export OMP_NUM_THREADS ?= 1
 # Quiet if all goes well; once more, with everything pip says, if not.
 quietly = $(1) -qq $(2) || $(1) $(2)
 
-.PHONY: demo test lint types docs wheel coverage constraints clean
+.PHONY: demo test test-newest lint types docs wheel coverage constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -m "not slow"
+
+# Beside the environment, in a folder that comes first on the path: nothing else changes, and nothing has to be undone.
+LIGHTNING ?= lightning
+test-newest: $(VENV)/.installed-test
+	@rm -rf build/newest
+	@$(call quietly,$(BIN)/python -m pip install --disable-pip-version-check,--no-deps --target build/newest "$(LIGHTNING)")
+	@pinned=$$(sed -n 's/^lightning==//p' constraints.txt); \
+	newest=$$(ls build/newest | sed -n 's/^lightning-\(.*\)\.dist-info$$/\1/p'); \
+	if [ "$$newest" = "$$pinned" ]; then echo "lightning $$newest is the pinned one: it is tested already"; else \
+	  echo "lightning $$newest (pinned: $$pinned)"; \
+	  PYTHONPATH=$(CURDIR)/build/newest $(BIN)/python -m pytest -m "not slow" tests/fl_lightning tests/lit_models; fi
 
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check .

@@ -40,7 +40,7 @@ class FederationSettings:
         max_dropped_share: The largest share of the data's rows that may be unusable; beyond it ``fit`` stops before round 1.
             1.0 trains whatever is left.
         fast_loops: Fit and evaluate with one Trainer for all rounds, and go through Lightning's loops in a short way where
-            nobody can tell the difference: the same bits, a fraction of the overhead of small fits. ``false``: a new stock
+            nobody can tell the difference: the same bits in less than half the time of a small fit. ``false``: a new stock
             ``lightning.Trainer`` with Lightning's own loops each time, to see whether a fault is ours. A Lightning that the
             short way was not proven with gets that in any case, and the run says so.
         name: Name of the run's folder. Default: the name of the config file, or of the strategy.

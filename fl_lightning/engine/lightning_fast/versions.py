@@ -26,7 +26,7 @@ def tell_if_unproven() -> None:
 def _tell(version: str) -> None:
     LOG.warning(
         "lightning %s: the short way through the loops was proven with %s only, so clients train in Lightning's own loops. "
-        "The results are the same; a fit of a small model takes several times as long. `federation.fast_loops: false` asks "
+        "The results are the same; a fit of a small model takes about twice as long. `federation.fast_loops: false` asks "
         "for this without a word.",
         version,
         ", ".join(f"{proven}.*" for proven in PROVEN),
