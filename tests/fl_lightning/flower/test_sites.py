@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import lightning as L
 import pytest
 import yaml
 from federations import assert_same_bits, without_times
@@ -159,6 +160,21 @@ def test_an_experiment_without_a_federation_is_told_by_name(tmp_path):
     path = write_site(tmp_path / "site", "site", ["../central.yaml"])
     with pytest.raises(ValueError, match="central.yaml` has `federation: null`.* Name configs with a `federation:` section"):
         SiteWorker(SiteConfig.read(path))
+
+
+def test_sites_are_told_of_fast_loops_and_give_the_same_bits(tmp_path, monkeypatch):
+    """The generators of FedSage+, too, which have Trainers of their own."""
+    config = copy.deepcopy(EXPERIMENTS["fedsage_plus"])
+    config["federation"] |= {"num_rounds": 1, "fast_loops": False}
+    kinds = set()
+    real = L.Trainer.fit
+    here = Here(tmp_path, config)
+    with monkeypatch.context() as patch:
+        patch.setattr(L.Trainer, "fit", lambda self, *a, **k: (kinds.add(type(self)), real(self, *a, **k)))
+        stock = here.fit(patch)
+    assert kinds == {L.Trainer} and results(stock)["failures"] == []
+    fast = here.fit(monkeypatch, "--federation.fast_loops", "true", flower=False)
+    assert_same_bits(server_tensors(stock), server_tensors(fast))
 
 
 def test_an_engine_that_is_not_connected_says_so():
