@@ -177,7 +177,7 @@ def _is_text(node: ast.BinOp) -> bool:
     return any(isinstance(x, ast.JoinedStr) or isinstance(getattr(x, "value", None), str) for x in (node.left, node.right))
 
 
-def tests_of(path: str, root: Path = ROOT) -> list[str]:
+def files_that_test(path: str, root: Path = ROOT) -> list[str]:
     """The test files that mirror a source file."""
     source = Path(path)
     folder = root / "tests" / source.parent
@@ -240,7 +240,7 @@ def work(todo: list[Mutant], out: Path) -> None:
             Path(folder, "shared").symlink_to(ROOT.parent / "shared")
         limits: dict[str, float] = {}
         for mutant in todo:
-            own = tests_of(mutant.path)
+            own = files_that_test(mutant.path)
             for key, tests in (("own", own), ("last", [LAST])):
                 key = mutant.path if key == "own" else key
                 if tests and key not in limits:

@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from mutate import ROOT, equivalent, mutants, sources, tests_of, without_line
+from mutate import ROOT, equivalent, mutants, sources, files_that_test, without_line
 
 SOURCE = '''
 def f(x: int = 3, *, y=True) -> "a < b":
@@ -51,4 +51,4 @@ def test_equivalent_mutants_are_mutants(path):
 def test_sources_have_tests():
     for path in sources(["fl_lightning/strategies", "fl_lightning/engine", "lit_models/objectives", "lit_models/neighgen*"]):
         if mutants(path, (ROOT / path).read_text()):
-            assert tests_of(path), f"{path}: name its tests in `ELSEWHERE` of tests/mutate.py"
+            assert files_that_test(path), f"{path}: name its tests in `ELSEWHERE` of tests/mutate.py"
