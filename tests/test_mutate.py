@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from mutate import ROOT, equivalent, mutants, sources, files_that_test, without_line
+from mutate import ROOT, equivalent, files_that_test, mutants, sources, without_line
 
 SOURCE = '''
 def f(x: int = 3, *, y=True) -> "a < b":
