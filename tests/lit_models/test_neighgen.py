@@ -933,3 +933,25 @@ def test_units_left_over_keep_their_random_start():
         torch.testing.assert_close(weight[:2], -weight[2:4])
         torch.testing.assert_close((weight[:2] @ weight[:2].T)[0, 1], torch.tensor(0.0), atol=1e-5, rtol=0)
     assert torch.equal(layer.lin_r.weight[4:], before[4:]) and torch.equal(layer.lin_r.weight[:4], layer.lin_l.weight[:4])
+
+
+def test_the_task_loss_counts_with_its_lambda():
+    terms = {"feature_loss": torch.tensor(2.0), "task_loss": torch.tensor(3.0)}
+    module = neighgen(lambda_f=0.25, lambda_c=0.5)
+    assert module._weighted(terms).item() == 2.0  # .25 x 2 + .5 x 3
+    assert neighgen(lambda_f=0.25)._weighted({"feature_loss": torch.tensor(2.0)}).item() == 0.5
+    batch, seen = impair(random_graph(), 0.3, 0), {}
+    module.start(batch)
+    module.observe = seen.update
+    loss = module.eval().training_step(batch, 0)
+    parts = seen["count_loss"] + 0.25 * seen["feature_loss"] + 0.5 * seen["task_loss"]
+    torch.testing.assert_close(loss.detach(), parts.detach())
+    assert seen["task_loss"] > 0.1
+
+
+def test_an_encoder_of_one_layer_keeps_its_random_start():
+    """Its only layer is as wide as z, not a layer of topics."""
+    module = neighgen(encoder=GraphSAGE(hidden_channels=8, num_layers=1))
+    before = {name: value.clone() for name, value in module.encoder.state_dict().items()}
+    module.start(impair(random_graph(), 0.3, 0))
+    assert same(before, module.encoder.state_dict()) and bool(module.started)

@@ -1,6 +1,7 @@
 """Checkpoints as folders: which are complete, which are kept, which one a path means. Resuming is in ``test_resume.py``."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,13 @@ def test_a_renamed_folder_is_made_durable(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "sync_folder", synced.append)
     Checkpoints(tmp_path, 1).save("round_00000", {}, {}, Engine(), None)
     assert synced == [tmp_path]
+
+
+def test_a_folder_is_made_durable_by_its_own_descriptor(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(checkpoint.os, "fsync", lambda descriptor: seen.append((descriptor, os.fstat(descriptor).st_ino)))
+    checkpoint.sync_folder(tmp_path)
+    ((descriptor, inode),) = seen
+    assert inode == tmp_path.stat().st_ino
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)  # it is closed
