@@ -16,10 +16,10 @@ from fl_lightning.comparison import checks
 from fl_lightning.comparison import plan as plans
 from fl_lightning.comparison.changes import from_command_line
 from fl_lightning.comparison.plan import Cell, Plan
-from fl_lightning.reporting.finding import MANIFEST, find_runs, told
 from fl_lightning.reporting.finished import Run, load
 from fl_lightning.reporting.formats import paper_rows
 from fl_lightning.reporting.report import check_out, remove_report, write_report
+from fl_lightning.reporting.run_discovery import MANIFEST, find_runs, read_report_options
 from fl_lightning.reporting.tables import text_table
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def report(asked: argparse.Namespace) -> int:
     if asked.reference is not None and asked.reference not in methods:
         raise ValueError(f"`--reference {asked.reference}` is no method of these runs; there are {', '.join(methods)}.")
     lead = [f"{len(runs)} runs. {_versions(runs)}", *_fixed(runs)]
-    known = told(places)
+    known = read_report_options(places)
     score, reference = asked.score or known.get("score", "auto"), asked.reference or known.get("reference")
     summary, _ = write_report(asked.out, asked.title, runs, lead, problems, known.get("trials", ()), score, reference)
     header, rows = paper_rows(summary.groups, summary.table)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fl_lightning.reporting import formats
 from fl_lightning.reporting.figures import KINDS, figures
-from fl_lightning.reporting.finding import MANIFEST
 from fl_lightning.reporting.finished import Run
 from fl_lightning.reporting.page import page
+from fl_lightning.reporting.run_discovery import MANIFEST
 from fl_lightning.reporting.summary import Row, Summary, summarise_runs
 
 TABLES = ("table", "differences", "joining", "clients", "runs", "trials")

@@ -8,8 +8,8 @@ import yaml
 from federations import CPU, Central, Linear, Table
 
 from fl_lightning import FedAvg
-from fl_lightning.reporting.finding import _data_facts
 from fl_lightning.reporting.given import given, run_config, write_config
+from fl_lightning.reporting.run_discovery import _data_facts
 from fl_lightning.settings import FederationSettings
 from lit_models import GraphSAGE, LitNodeClassifier
 

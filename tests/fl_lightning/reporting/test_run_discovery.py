@@ -8,7 +8,7 @@ import pytest
 from fake_runs import results, write_run
 
 from fl_lightning.comparison.commands import main
-from fl_lightning.reporting.finding import find_runs
+from fl_lightning.reporting.run_discovery import find_runs
 
 
 def config(strategy="fl_lightning.strategies.FedAvg", objective=None, rounds=3, **data):

@@ -51,7 +51,7 @@ def find_runs(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return _newest(labelled, problems) + _newest(_label(loose), problems), problems
 
 
-def told(places: Sequence[Path]) -> dict[str, Any]:
+def read_report_options(places: Sequence[Path]) -> dict[str, Any]:
     """What one comparison's folder says of its report: ``score``, ``reference``, ``trials``; nothing of other places."""
     manifest = read_json(places[0] / MANIFEST) if len(places) == 1 else None
     keys = ("score", "reference", "trials")
