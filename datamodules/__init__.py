@@ -2,8 +2,8 @@
 
 from datamodules.citation import SyntheticCitationDataModule
 from datamodules.datasets import AmazonDataModule, CoauthorDataModule, PlanetoidDataModule
-from datamodules.graph import ClientGraphDataModule, GraphDataModule
-from datamodules.graph_tables import GraphCSVDataModule
+from datamodules.graph import GraphDataModule
+from datamodules.graph_loaders import ClientGraphDataModule
 from datamodules.impairing import ImpairedDataModule, impair
 from datamodules.mending import constant_features, cross_neighbours, mend
 from datamodules.molecules import (
@@ -14,6 +14,7 @@ from datamodules.molecules import (
     MoleculeNetDataModule,
     QM9DataModule,
 )
+from datamodules.own_graph import GraphCSVDataModule
 from datamodules.planted import PlantedDataModule
 from datamodules.topology import lost_edges, subgraph_of
 

@@ -70,3 +70,8 @@ def empty_rows(x: Tensor) -> int:
     if x.layout != torch.sparse_csr:
         return int((x == 0).all(dim=1).sum())
     return int((x.crow_indices().diff() == 0).sum())
+
+
+def stored_tensors(x: Tensor) -> list[Tensor]:
+    """The tensors that a dense or CSR matrix consists of."""
+    return [x.crow_indices(), x.col_indices(), x.values()] if x.layout == torch.sparse_csr else [x]

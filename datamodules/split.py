@@ -9,6 +9,7 @@ from torch import Tensor
 
 from datamodules.seeds import generator
 
+STAGES = ("train", "val", "test")
 SPLITS = ("stratified_60_20_20", "random_20_40_40", "public")
 Masks = tuple[Tensor, Tensor, Tensor]
 

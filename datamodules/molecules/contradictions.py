@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from datamodules.findings import Finding, finding
 from datamodules.molecules.table import MoleculeSet
-from datamodules.report import Finding, finding
 
 SHOWN = 3
 NORMAL = 1.349  # distance of the quartiles of a normal distribution, in standard deviations

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from rdkit import Chem, rdBase
 
+from datamodules.findings import Finding, finding
 from datamodules.molecules.scaffold import ACYCLIC
 from datamodules.molecules.split import PARTS
 from datamodules.molecules.table import MoleculeSet
-from datamodules.report import Finding, finding
 
 NOTHING = "Nothing, if this is meant."
 

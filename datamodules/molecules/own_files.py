@@ -9,8 +9,10 @@ import numpy as np
 
 from datamodules.molecules.parallel import map_chunks
 from datamodules.molecules.sdf import sdf_blocks, values_of
-from datamodules.table_scan import scan
-from datamodules.tables import Table, TableFormat, decimal_mark, has_name, parse_numbers
+from datamodules.tables.names import has_name
+from datamodules.tables.scan import scan
+from datamodules.tables.table import Table, TableFormat
+from datamodules.tables.values import decimal_mark, parse_numbers
 
 TABLES = (".csv", ".tsv", ".txt", ".smi", ".parquet")
 GUESSED_FROM = 1000

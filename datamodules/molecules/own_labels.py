@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from datamodules.report import Finding, finding
+from datamodules.findings import Finding, finding
 
 ONE_IN = 20  # so few labels that are no class, or fewer, are mistakes and no measurements
 SHOWN = 5

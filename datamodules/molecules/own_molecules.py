@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from datamodules.findings import finding, with_remedies
 from datamodules.molecules.datamodule import MoleculeDataModule
 from datamodules.molecules.own_files import (
     MoleculeFile,
@@ -28,8 +29,9 @@ from datamodules.molecules.own_targets import GuessedTasks, guess_tasks
 from datamodules.molecules.sdf import geometry_set, read_records, record_name
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, Origin, usable_rows
 from datamodules.predicted import PredictedRows
-from datamodules.report import finding, with_remedies
-from datamodules.tables import TableFormat, alike, decimal_mark, listed, parse_numbers
+from datamodules.tables.names import find_spelling, quote_all
+from datamodules.tables.table import TableFormat
+from datamodules.tables.values import decimal_mark, parse_numbers
 
 METRICS = {"regression": ("rmse", "mae"), "classification": ("auroc",)}
 OWNER = "client"
@@ -123,7 +125,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         self.original_ids: list[str] = []
         self.row_clients: list[str] = []
         unread = unread_files(files)
-        self.notices = [f"not read, by their names: {listed(unread)}."] if unread else []
+        self.notices = [f"not read, by their names: {quote_all(unread)}."] if unread else []
         self._all_clients: set[str] = set()
         self._guessed: GuessedTasks | None = None
         self._task_is_given = task is not None or metric is not None
@@ -177,8 +179,8 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         for note in self.notices:
             log.warning(note)
         if not bool(molecules.packed.y.isfinite().any()):
-            raise ValueError(f"None of {len(molecules)} molecules has a label: {listed(tasks)} (`data.init_args.targets`) is "
-                             "blank. Needed is one label at least; molecules that are only to be predicted belong in "
+            raise ValueError(f"None of {len(molecules)} molecules has a label: {quote_all(tasks)} (`data.init_args.targets`) "
+                             "is blank. Needed is one label at least; molecules that are only to be predicted belong in "
                              "`data.init_args.predict_files`.")
         return molecules
 
@@ -214,7 +216,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
     @staticmethod
     def _need_rows(files: Sequence[MoleculeFile]) -> None:
         if not any(file.size for file in files):
-            raise ValueError(f"{listed([str(file.path) for file in files])}: no row below the first line, which names the "
+            raise ValueError(f"{quote_all([str(file.path) for file in files])}: no row below the first line, which names the "
                              "columns. Needed is one row for each molecule.")
 
     def _tasks(self, files: Sequence[MoleculeFile]) -> list[str]:
@@ -224,12 +226,12 @@ class MoleculeCSVDataModule(MoleculeDataModule):
             for task in self.targets:
                 if not any(task in file.columns for file in files):
                     columns = list(dict.fromkeys(name for file in files for name in file.all_columns))
-                    spelling = alike(task, columns)
+                    spelling = find_spelling(task, columns)
                     raise ValueError(f"`data.init_args.targets` names {task!r}, but no file has such a column: "
                                      f"{', '.join(str(file.path) for file in files[:5])}. " +
-                                     (f"Write `{spelling}`." if spelling else f"The columns are: {listed(columns)}."))
+                                     (f"Write `{spelling}`." if spelling else f"The columns are: {quote_all(columns)}."))
                 for file in files:
-                    spelling = None if task in file.columns else alike(task, file.all_columns)
+                    spelling = None if task in file.columns else find_spelling(task, file.all_columns)
                     if spelling is not None:
                         raise ValueError(f"client {file.name!r} has no column {task!r} but {spelling!r}: rename it in "
                                          f"`{file.path}`, or leave it out there.")
@@ -239,7 +241,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         tasks = self._guessed.tasks
         if not tasks:
             raise ValueError(f"`{files[0].path}` has no column of numbers to learn: its columns are "
-                             f"{listed(files[0].all_columns)}{self._guessed.told_left_out()}. Name those of labels in "
+                             f"{quote_all(files[0].all_columns)}{self._guessed.told_left_out()}. Name those of labels in "
                              "`data.init_args.targets`; labels are numbers, classes are 0 and 1.")
         self.notices.append(f"targets: {', '.join(f'`{task}`' for task in tasks)}, all other columns of numbers"
                             f"{self._guessed.told_left_out()} (`data.init_args.targets` says otherwise).")

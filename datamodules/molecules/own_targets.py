@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datamodules.guessing import counter_or_id
-from datamodules.report import Finding, finding
-from datamodules.tables import folded
+from datamodules.findings import Finding, finding
+from datamodules.tables.guessing import counter_or_id
+from datamodules.tables.names import fold
 
 NO_COUNT = (5.0, 3.0, 9.0)  # whole numbers of which only a name can say that they are ids
 
@@ -88,7 +88,7 @@ def agreed_tasks(found: Mapping[str, Sequence[str]]) -> list[str]:
     tasks: dict[str, str] = {}
     for client, names in found.items():
         for name in names:
-            known = tasks.setdefault(folded(name), name)
+            known = tasks.setdefault(fold(name), name)
             if known != name:
                 raise ValueError(f"client {client!r} calls a task {name!r}, which others call {known!r}: rename the column "
                                  "in one of the files, or name the tasks in `data.init_args.targets`.")

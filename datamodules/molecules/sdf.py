@@ -22,7 +22,7 @@ from datamodules.molecules.packed import PackedMolecules
 from datamodules.molecules.parallel import map_chunks
 from datamodules.molecules.scaffold import murcko_scaffold
 from datamodules.molecules.table import MoleculeSet, Origin
-from datamodules.table_scan import open_bytes
+from datamodules.tables.scan import open_bytes
 
 MAX_RECORD = 1 << 26
 TAG = re.compile(r"\s*>.*?<(.+)>")  # > <logP>, >  <logP>  (17), > 25 <logP>

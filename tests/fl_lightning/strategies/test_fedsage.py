@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data
 
 import datamodules.impairing
-from datamodules.graph import ClientGraphDataModule
+from datamodules.graph_loaders import ClientGraphDataModule
 from datamodules.impairing import impair
 from datamodules.mending import mend
 from fl_lightning import FedSagePlus

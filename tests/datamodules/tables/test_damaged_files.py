@@ -10,8 +10,8 @@ from rdkit import Chem
 
 from datamodules.molecules.own_files import read_file
 from datamodules.molecules.sdf import read_records
-from datamodules.node_tables import read_matrix
-from datamodules.tables import Table, TableFormat
+from datamodules.tables.features import read_matrix
+from datamodules.tables.table import Table, TableFormat
 
 CSV = ("id,smiles,y\n" + "".join(f'a{i},"C{i}",{i}.5\n' for i in range(60))).encode()
 

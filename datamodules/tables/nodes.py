@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,23 +11,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from datamodules.guessing import counter_or_id
-from datamodules.table_scan import MAX_UNPACKED
-from datamodules.tables import (
-    COMMA_NUMBER,
-    NUMBER,
-    Chunk,
-    Table,
-    TableFormat,
-    decimal_mark,
-    has_name,
-    is_blank,
-    parse_numbers,
-    shown,
-)
+from datamodules.tables.guessing import counter_or_id
+from datamodules.tables.names import has_name, quote
+from datamodules.tables.table import Chunk, Table, TableFormat
+from datamodules.tables.values import COMMA_NUMBER, NUMBER, decimal_mark, is_blank, parse_numbers
 
-DAMAGED = (ValueError, TypeError, LookupError, OSError, EOFError, MemoryError, NotImplementedError, RuntimeError,
-           zipfile.BadZipFile, zlib.error)  # fmt: skip
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
 
 
@@ -84,6 +70,11 @@ class NodeTable:
     set_aside: dict[str, str] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+
+
+def name_table(table: NodeTable, client: str) -> str:
+    """Whose a table of nodes is, for a message: the client's name, or the file's where there is one table only."""
+    return client or str(table.path)
 
 
 def read_nodes(
@@ -188,7 +179,7 @@ def _without_blanks(texts: Sequence[str], words: Sequence[str] = ()) -> tuple[li
     """The texts, ``""`` where blank, and each word but ``nan`` that is taken for a blank: ``2 times 'none'``."""
     blank = Counter(text for text in texts if is_blank(text) and text not in words and text.lower() not in ("", "nan"))
     found = [text if text in words or not is_blank(text) else "" for text in texts]
-    return found, [f"{count} times {shown(word)}" for word, count in blank.items()]
+    return found, [f"{count} times {quote(word)}" for word, count in blank.items()]
 
 
 def _others(names: Sequence[str], known: Container[str]) -> list[str]:
@@ -255,7 +246,7 @@ def _class_names(texts: Sequence[str], rows: Sequence[tuple[int, str]], path: Pa
         remedy = ("Correct them, or leave them blank." if 10 * len(measured) <= known else
                   "Is `data.init_args.label_column` right? Put values into classes first.")  # fmt: skip
         raise ValueError(
-            f"`{path}`, row {row} (id {name!r}): label {shown(texts[measured[0]])} is a measurement, as {len(measured)} of "
+            f"`{path}`, row {row} (id {name!r}): label {quote(texts[measured[0]])} is a measurement, as {len(measured)} of "
             f"{known} labels are, but nodes are classified here: labels are names or whole numbers. {remedy}"
         )
     return names
@@ -265,44 +256,10 @@ def _splits(texts: list[str], rows: np.ndarray, path: Path) -> list[str]:
     wrong = [place for place, text in enumerate(texts) if text and text.lower() not in SPLIT_NAMES]
     if wrong:
         raise ValueError(
-            f"`{path}`, row {rows[wrong[0]]}: split {shown(texts[wrong[0]])} is none of train, val, test or blank "
+            f"`{path}`, row {rows[wrong[0]]}: split {quote(texts[wrong[0]])} is none of train, val, test or blank "
             f"({len(wrong)} such rows). Correct it, or leave out `data.init_args.split_column`."
         )
     return [SPLIT_NAMES[text.lower()] if text else "" for text in texts]
-
-
-def read_matrix(path: Path) -> sp.csr_matrix:
-    """Features from a ``.npz`` without pickle: a SciPy sparse matrix (``scipy.sparse.save_npz``) or one 2-D array.
-
-    Raises:
-        ValueError: It is neither, or its indices do not fit its shape.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(item.file_size for item in archive.infolist()) > MAX_UNPACKED:
-                raise ValueError(f"it unpacks to more than {MAX_UNPACKED >> 30} GiB")
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        if "indptr" in arrays:
-            if arrays["format"].item() not in (b"csr", "csr"):
-                raise ValueError("its sparse format is not CSR: save `matrix.tocsr()`")
-            shape = tuple(int(size) for size in arrays["shape"])
-            x = sp.csr_matrix((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
-            x.check_format(full_check=True)
-        else:
-            flat = [array for array in arrays.values() if array.ndim == 2]
-            if len(flat) != 1:
-                raise ValueError(f"it has the arrays {', '.join(arrays) or 'none'}")
-            x = sp.csr_matrix(flat[0])
-        x = x.astype(np.float32)
-        if not np.isfinite(x.data).all():
-            raise ValueError("some features are NaN or infinite")
-        return x
-    except DAMAGED as error:
-        raise ValueError(
-            f"`{path}` holds no features ({error}). Needed is a `.npz` of `scipy.sparse.save_npz`, or of `numpy.savez` "
-            "with one array of shape (nodes, features)."
-        ) from error
 
 
 def _few(names: Sequence[str], most: int = 5) -> str:

@@ -17,21 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
-from datamodules.table_scan import not_in_encoding, open_text, scan
+from datamodules.tables.names import make_distinct, quote_all, suggest_column
+from datamodules.tables.scan import not_in_encoding, open_text, scan
+from datamodules.tables.values import cell_text
 
-MISSING = frozenset(("", "nan", "na", "n/a", "none", "null"))
 SEPARATORS = (",", "\t", ";", "|", " ")
 MAX_ROWS = 50_000_000
 COMMENT = ("#", "%")  # how leading lines of SNAP's and Matrix Market's files begin
 CHUNK_BYTES = 1 << 24
 CHUNK_ROWS = 50_000
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-PLAIN = set("0123456789+-.eE")
-UNNAMED = re.compile(r"column \d+|Unnamed: \d+")  # no name in the file: as a rule pandas' numbers of rows
-COMMA_NUMBER = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class Table:
         notices: What was found out instead of given, in words.
 
     Raises:
-        ValueError: See :func:`~datamodules.table_scan.scan`; a needed column is missing; no header.
+        ValueError: See :func:`~datamodules.tables.scan.scan`; a needed column is missing; no header.
     """
 
     def __init__(self, path: str | Path, form: TableFormat | None = None, needed: dict[str, str] | None = None) -> None:
@@ -97,13 +93,13 @@ class Table:
         else:
             self._skipped, self._in_comment = 0, list[str]()
             names = self._read_head(found.head, found.lines, found.size, list((needed or {}).values()))
-        self.columns = _distinct(names, self.notices, self.path)
+        self.columns = make_distinct(names, self.notices, self.path)
         for option, name in (needed or {}).items():
             if name not in self.columns:
                 raise ValueError(
                     f"`{option}` is {name!r}, but `{self.path}` has no such column. Its columns are: "
-                    f"{listed(self.columns)}" + ("." if self.separator is None else f" (separator {self.separator!r}).")
-                    + _instead(option, name, self.columns)
+                    f"{quote_all(self.columns)}" + ("." if self.separator is None else f" (separator {self.separator!r}).")
+                    + suggest_column(option, name, self.columns)
                 )
             if names.count(name) > 1:
                 raise ValueError(f"`{self.path}` has {names.count(name)} columns called {name!r}: rename all but one.")
@@ -247,23 +243,6 @@ def _parquet(path: Path) -> Any:
         raise ValueError(f"`{path}` is a damaged parquet file ({error}). Copy it again.") from error
 
 
-def _distinct(names: list[str], notices: list[str], path: Path) -> list[str]:
-    """Column names that differ: blank ones are numbered, repeated ones marked."""
-    result: list[str] = []
-    for place, name in enumerate(names):
-        shown = name or f"column {place}"
-        if shown in result:
-            shown = f"{shown} ({place})"
-            notices.append(f"`{path}` has several columns called {name!r}: column {place} is {shown!r} here.")
-        result.append(shown)
-    return result
-
-
-def has_name(column: str) -> bool:
-    """Whether a column has a name of its own, so that it may be taken for a feature or a label without being asked for."""
-    return UNNAMED.fullmatch(column) is None
-
-
 def guess_separator(head: str, wanted: Sequence[str] = ()) -> str:
     """The separator under which the header has the wanted columns and the first rows as many fields as it.
 
@@ -288,101 +267,3 @@ def guess_separator(head: str, wanted: Sequence[str] = ()) -> str:
 
     best = max(SEPARATORS, key=fitness)
     return best if fitness(best)[2] > 1 else ","
-
-
-def cell_text(value: Any) -> str:
-    """A parquet value as the text that a CSV file would hold; blank for null and NaN."""
-    if value is None or value != value:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return str(value)
-
-
-def is_blank(text: str) -> bool:
-    """Whether a field counts as missing."""
-    return text.strip().lower() in MISSING
-
-
-def decimal_mark(texts: Sequence[str]) -> str:
-    """``,`` where numbers such as ``132,159`` and none such as ``132.159`` occur, else ``.``."""
-    commas = False
-    for text in texts:
-        text = text.strip()
-        if "," in text:
-            commas = commas or COMMA_NUMBER.fullmatch(text) is not None
-        elif "." in text and NUMBER.fullmatch(text):
-            return "."
-    return "," if commas else "."
-
-
-def parse_numbers(texts: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, dict[int, str]]:
-    """Numbers of one column.
-
-    Args:
-        texts: Fields; ``true`` and ``false`` are 1 and 0, blanks are missing.
-        decimal: ``.`` or ``,``.
-
-    Returns:
-        float64 of the same length, ``nan`` where missing or wrong; and the reason at each position that is no finite
-        number of single precision.
-    """
-    if decimal == "." and set("".join(texts)) <= PLAIN and "" not in texts:
-        try:
-            quick = np.array(texts).astype(np.float64)
-            if (np.abs(quick) <= np.finfo(np.float32).max).all():
-                return quick, {}
-        except ValueError:
-            pass
-    values = np.full(len(texts), np.nan)
-    wrong: dict[int, str] = {}
-    largest = float(np.finfo(np.float32).max)
-    for place, text in enumerate(texts):
-        text = text.strip()
-        if not text or text.lower() in MISSING:
-            continue
-        plain = text if decimal == "." else text.replace(",", ".") if "." not in text else "?"
-        if NUMBER.fullmatch(plain):
-            value = float(plain)
-            if abs(value) > largest:
-                wrong[place] = f"{shown(text)} is too large"
-            else:
-                values[place] = value
-        elif text.lower() in ("true", "false"):
-            values[place] = float(text.lower() == "true")
-        else:
-            wrong[place] = f"{shown(text)} is not a number"
-    return values, wrong
-
-
-def shown(text: str) -> str:
-    """A field for a message: quoted, and cut where it is long."""
-    return repr(text if len(text) <= 40 else text[:37] + "...")
-
-
-def alike(name: str, columns: Sequence[str]) -> str | None:
-    """The column that is this name in another spelling (``logS`` and ``log_s``), if there is one."""
-    return next((column for column in columns if column != name and folded(column) == folded(name)), None)
-
-
-def folded(name: str) -> str:
-    """A name without what people write differently: case, spaces, signs."""
-    return re.sub(r"[\W_]+", "", name).lower() or name
-
-
-def _instead(option: str, name: str, columns: Sequence[str]) -> str:
-    """What to write for a column that is not there."""
-    spelling = alike(name, columns)
-    if spelling is not None:
-        return f" Write `{option}: {spelling}`."
-    header = "edge_header" if option.endswith(("source_column", "target_column")) else "header"
-    return f" Set `{option}` to one of them, or `data.init_args.{header}: false` if the first line is a row already."
-
-
-def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names for a message."""
-    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,43 +1,11 @@
-"""What ``inspect`` tells about a partitioned graph: numbers per client, and findings that will hurt, each with what
-to do."""
-
-from typing import Any
+"""Findings about a partitioned graph: what will hurt, in the whole and at each client."""
 
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 
+from datamodules.findings import Finding, finding
+from datamodules.graph_statistics import isolated_nodes
 from datamodules.sparse import empty_rows
-
-Finding = dict[str, Any]
-
-
-def finding(kind: str, client: int | None, count: int, message: str, remedy: str) -> Finding:
-    """One line of the report; ``client`` is ``None`` for what concerns the whole data set."""
-    return {"kind": kind, "client": client, "count": count, "message": message, "remedy": remedy}
-
-
-def with_remedies(findings: list[Finding], remedies: dict[str, str]) -> list[Finding]:
-    """The findings with other remedies for some kinds: where clients are given, no partitioner can be told to differ."""
-    return [{**found, "remedy": remedies.get(found["kind"], found["remedy"])} for found in findings]
-
-
-def label_counts(y: Tensor, num_classes: int) -> list[int]:
-    """Number of nodes of each class; unlabeled nodes (-1) are not counted."""
-    return torch.bincount(y[y >= 0], minlength=num_classes).tolist()
-
-
-def label_distance(counts: list[int], whole: list[int]) -> float | None:
-    r"""Total variation :math:`\frac12 \sum_c |p_c - q_c|` between two label distributions: 0 equal, 1 disjoint;
-    ``None`` if one is empty."""
-    if not sum(counts) or not sum(whole):
-        return None
-    return sum(abs(a / sum(counts) - b / sum(whole)) for a, b in zip(counts, whole, strict=True)) / 2
-
-
-def isolated_nodes(graph: Data) -> int:
-    """Number of nodes without an edge."""
-    return int(graph.num_nodes) - torch.unique(graph.edge_index).numel()
 
 
 def client_findings(client: int, graph: Data) -> list[Finding]:

@@ -68,7 +68,7 @@ def test_a_hundred_thousand_molecules(tmp_path):
 def test_a_gigabyte_in_one_line_and_a_packed_one(tmp_path):
     code = """
         import gzip
-        from datamodules.table_scan import scan
+        from datamodules.tables.scan import scan
         from pathlib import Path
         with open("long.csv", "wb") as file:
             file.write(b"id,smiles\\n")

@@ -151,16 +151,6 @@ def test_features_from_files_and_from_degrees(folder):
         own(folder, features="few.csv")
 
 
-def test_a_matrix_of_pickles_or_wild_indices_is_refused(folder):
-    np.savez(folder / "objects.npz", x=np.array([[{}]], dtype=object))
-    with pytest.raises(ValueError, match="objects.npz` holds no features"):
-        own(folder, features="objects.npz")
-    np.savez(folder / "wild.npz", format=np.array(b"csr"), shape=np.array([5, 2]), data=np.ones(1),
-             indices=np.array([10**9]), indptr=np.array([0, 1, 1, 1, 1, 1]))  # fmt: skip
-    with pytest.raises(ValueError, match="wild.npz` holds no features"):
-        own(folder, features="wild.npz")
-
-
 def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
     (tmp_path / "nodes.csv").write_text("id,f,label\na,1,x\na,2,y\n,3,x\nb,,x\nc,five,y\nd,6\ne,7,y\n")
     (tmp_path / "edges.csv").write_text("source,target\na,e\nb,e\na,\nzz,a\na,e,b\n")

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.tables import Table, TableFormat, listed, shown
+from datamodules.tables.names import quote, quote_all
+from datamodules.tables.table import Table, TableFormat
 
 UNKNOWN = ("raise", "drop")
 EXAMPLES = 10
@@ -75,7 +76,7 @@ def read_links(path: Path, source: str, target: str, form: TableFormat, position
     links, parts = Links(notices=list(table.notices)), []
     others = [name for name in table.columns if name not in (source, target)]
     if others:
-        links.notices.append(f"`{path}`: not used: {listed(others)}. Links have no weight, kind or feature here.")
+        links.notices.append(f"`{path}`: not used: {quote_all(others)}. Links have no weight, kind or feature here.")
     for chunk in table.chunks([source, target]):
         ends = []
         for name in (source, target):
@@ -89,7 +90,7 @@ def read_links(path: Path, source: str, target: str, form: TableFormat, position
             places = np.flatnonzero(lowest == value)
             setattr(links, number, getattr(links, number) + len(places))
             for place in places[: EXAMPLES - len(examples)].tolist():
-                pair = " - ".join(shown(chunk.columns[name][place]) for name in (source, target))
+                pair = " - ".join(quote(chunk.columns[name][place]) for name in (source, target))
                 reason = chunk.bad.get(chunk.first + place)
                 examples.append(f"{path.name} row {chunk.first + place}: {reason or pair}")
         nowhere = np.flatnonzero((lowest == -3) | ((lowest == -2) & (pairs.max(axis=0) < 0)))

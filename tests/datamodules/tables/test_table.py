@@ -4,14 +4,11 @@ import csv
 import gzip
 import io
 import pickle
-import tracemalloc
 
-import numpy as np
 import pytest
 
 from datamodules import GraphCSVDataModule, MoleculeCSVDataModule
-from datamodules.table_scan import MAX_LINE, scan
-from datamodules.tables import Table, TableFormat, decimal_mark, guess_separator, parse_numbers
+from datamodules.tables.table import Table, TableFormat, guess_separator
 
 ROWS = [("id", "smiles", "y"), ("a b", "CC(=O)O", "1.5"), ("", "C,N", "-2"), ('7"', "c1ccccc1", ""), ("é", "O", "3e2")]
 
@@ -89,17 +86,6 @@ def test_wanted_columns_decide_between_separators():
     assert guess_separator(head, ["name"]) == ";" and guess_separator(head, ["name;a"]) == ","
 
 
-def test_numbers_by_hand():
-    values, wrong = parse_numbers(["1.5", " -2 ", "", "NaN", ">10", "1_0", "1e400", "true", "0x1", "1e39"])
-    np.testing.assert_array_equal(values, [1.5, -2, np.nan, np.nan, np.nan, np.nan, np.nan, 1, np.nan, np.nan])
-    assert wrong == {4: "'>10' is not a number", 5: "'1_0' is not a number", 6: "'1e400' is too large",
-                     8: "'0x1' is not a number", 9: "'1e39' is too large"}  # fmt: skip
-    assert parse_numbers(["132,159", "7"], ",")[0].tolist() == [132.159, 7]
-    assert parse_numbers(["1.5", "1"], ",")[1] == {0: "'1.5' is not a number"}
-    assert parse_numbers(["1e39", "1"])[1] == {0: "'1e39' is too large"}
-    assert [decimal_mark(t) for t in (["1,5", ""], ["1,5", "1.5"], ["12"], ["a,b"])] == [",", ".", ".", "."]
-
-
 class Bomb:
     def __reduce__(self):
         return (open, ("executed", "w"))
@@ -147,43 +133,17 @@ def test_other_encodings_by_name(tmp_path):
         read(path, encoding="utf-9")
 
 
-def test_missing_files_and_folders(tmp_path):
-    with pytest.raises(ValueError, match="is a folder"):
-        scan(tmp_path)
-    with pytest.raises(ValueError, match="is no file"):
-        scan(tmp_path / "x.csv")
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_an_endless_line_is_refused_without_being_read_into_memory(tmp_path, packed):
-    """A sparse file of 1 GiB without a line end has zero bytes and is refused at once; one of text at ``MAX_LINE``."""
-    path = tmp_path / "t.csv"
-    with open(path, "wb") as file:
-        file.truncate(1 << 30)
-    with pytest.raises(ValueError, match="zero byte"):
-        scan(path)
-    with (gzip.open(path, "wb", 1) if packed else open(path, "wb")) as file:
-        file.write(b"id,label\n")
-        for _ in range((MAX_LINE >> 20) + 2):
-            file.write(b"a" * (1 << 20))
-    tracemalloc.start()
-    with pytest.raises(ValueError, match="line of more than 16 MiB"):
-        scan(path)
-    assert tracemalloc.get_traced_memory()[1] < MAX_LINE
-    tracemalloc.stop()
-
-
 def test_chunks_go_on_where_the_last_one_ended(tmp_path, monkeypatch):
     path = tmp_path / "t.csv"
     path.write_text("id,y\n" + "".join(f"{i},{i * 2}\n" if i != 5 else "x\n" for i in range(10)))
-    monkeypatch.setattr("datamodules.tables.CHUNK_ROWS", 3)
+    monkeypatch.setattr("datamodules.tables.table.CHUNK_ROWS", 3)
     chunks = list(Table(path).chunks(["y"]))
     assert [(c.first, c.size) for c in chunks] == [(0, 3), (3, 3), (6, 3), (9, 1)]
     assert chunks[1].columns == {"y": ["6", "8", ""]} and chunks[1].bad == {5: "1 fields instead of 2"}
 
 
 def test_more_rows_than_memory_should_hold_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("datamodules.tables.MAX_ROWS", 3)
+    monkeypatch.setattr("datamodules.tables.table.MAX_ROWS", 3)
     (tmp_path / "t.csv").write_text("id\n1\n2\n3\n4\n")
     with pytest.raises(ValueError, match="has 5 rows, and more than 3 are refused"):
         Table(tmp_path / "t.csv")

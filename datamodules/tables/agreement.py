@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 
-def agreed_columns(found: Mapping[str, Sequence[str]], what: str, remedy: str) -> list[str]:
+def agree_on_columns(found: Mapping[str, Sequence[str]], what: str, remedy: str) -> list[str]:
     """The columns that all clients have, whatever their order.
 
     Args:
@@ -37,7 +37,7 @@ def agreed_columns(found: Mapping[str, Sequence[str]], what: str, remedy: str) -
     return agreed
 
 
-def agreed_width(found: Mapping[str, int], what: str) -> int:
+def agree_on_width(found: Mapping[str, int], what: str) -> int:
     """The number that all clients have.
 
     Raises:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from datamodules.guessing import counter_or_id
+from datamodules.tables.guessing import counter_or_id
 
 ROWS = np.arange(60.0)
 

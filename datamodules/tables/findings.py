@@ -1,0 +1,155 @@
+"""Findings about a graph in tables: rows and links that cannot be used, guesses about features, labels unlike the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from datamodules.findings import Finding, finding
+from datamodules.tables.features import NodeFeatures
+from datamodules.tables.graph_tables import GraphTables
+from datamodules.tables.names import is_number, quote, quote_all
+
+THOUSANDS = 1000
+FEW = 0.1
+
+
+def find_in_tables(tables: GraphTables, labelled: int, label: str | None, from_folders: bool) -> list[Finding]:
+    """What concerns the files as such.
+
+    Args:
+        tables: What was read.
+        labelled: Number of labelled nodes that are trained and scored on.
+        label: Name of the column of labels.
+        from_folders: Whether each client has a folder of its own.
+    """
+    classes = len(tables.class_names)
+    repeated, nobody = tables.found_links.repeated_ids if from_folders else 0, int((tables.owner == -1).sum())
+    return [
+        *_find_bad_rows(tables),
+        *_tell("many_classes", classes if 4 < labelled < 2 * classes else 0,
+               f"{labelled} labelled nodes have {classes} different labels.",
+               "Is `data.init_args.label_column` right? Measurements must be put into classes first."),
+        *_find_guesses(tables.features, label),
+        *tables.odd_labels,
+        *_find_clients_without_nodes(tables),
+        *_find_unusable_links(tables),
+        *_find_odd_links(tables),
+        *_tell("shared_ids", repeated, f"{repeated} ids occur at several clients: each client's node is its own, and links "
+               "between clients cannot name them.", "Make ids unique, for example by the client's name in front."),
+        *_tell("no_client", nobody, f"{nobody} nodes belong to no client: they are in the global graph only."),
+    ]  # fmt: skip
+
+
+def find_missing_classes(
+    clients: Sequence[str], classes: Sequence[str], labels: Sequence[Sequence[int]], whole: Sequence[int]
+) -> list[Finding]:
+    """Clients without a node of a class that occurs elsewhere.
+
+    Args:
+        clients: K names.
+        classes: C names.
+        labels: Number of nodes of each class at each client, K lists of C.
+        whole: The same in the whole graph.
+    """
+    found = []
+    for client, own in enumerate(labels):
+        absent = [name for name, here, anywhere in zip(classes, own, whole, strict=True) if anywhere and not here]
+        if absent:
+            found.append(finding("missing_classes", client, len(absent), f"Client {clients[client]!r} has no "
+                                 f"node of {len(absent)} of {len(classes)} classes "
+                                 f"({', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}).",
+                                 "Nothing, if this is meant: the model has all classes everywhere."))  # fmt: skip
+    return found
+
+
+def _tell(kind: str, count: int, message: str, remedy: str = "Nothing, if this is meant.") -> list[Finding]:
+    """A finding about the whole, if there is something to count."""
+    return [finding(kind, None, count, message, remedy)] if count else []
+
+
+def _find_bad_rows(tables: GraphTables) -> list[Finding]:
+    bad = tables.bad_rows
+    some = ", ".join(f"{d['row']} ({d['reason']})" for d in bad[:5]) + (", ..." if len(bad) > 5 else "")
+    return _tell("invalid_rows", len(bad), f"{len(bad)} rows of nodes cannot be used: rows {some}.",
+                 "Correct them in the file; all are in `dropped_rows`. A column with many blanks is better left out of "
+                 "`data.init_args.features`.")  # fmt: skip
+
+
+def _find_clients_without_nodes(tables: GraphTables) -> list[Finding]:
+    gone = sorted({row["client"] for row in tables.bad_rows if row.get("client")} - set(tables.client_names))
+    return _tell("client_without_nodes", len(gone), f"{quote_all(gone)}: no usable row, and so no client of the federation.",
+                 "Correct their rows: all are in `dropped_rows`. A node that two clients hold needs an id of its own at each, "
+                 "or a folder per client.")  # fmt: skip
+
+
+def _find_unusable_links(tables: GraphTables) -> list[Finding]:
+    """Links that were left out because of an end that is no node."""
+    links = tables.found_links.links
+    return [
+        *_tell("unknown_ids", links.num_unknown, f"{links.num_unknown} of {links.lines} links name an id that no node has and "
+               f"were left out: {'; '.join(links.unknown)}.", "Add these nodes, or correct the links."),
+        *_tell("invalid_links", links.num_bad, f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}.",
+               "Correct them in the file."),
+        *_tell("links_of_dropped_nodes", links.of_dropped, f"{links.of_dropped} of {links.lines} links end at a node whose "
+               "row cannot be used, and were left out.", "Correct the rows of nodes."),
+    ]  # fmt: skip
+
+
+def _find_odd_links(tables: GraphTables) -> list[Finding]:
+    """Links of a node to itself, and those that say again what an earlier one said."""
+    lines, loops, repeated = tables.found_links.links.lines, tables.link_counts["self_loops"], tables.link_counts["repeated"]
+    return [
+        *_tell("self_loops", loops, f"{loops} of {lines} links go from a node to itself and were left out; "
+               f"{tables.link_counts['only_self_loops']} nodes have no other."),
+        *_tell("repeated_links", repeated, f"{repeated} of {lines} links repeat an earlier line; each counts once."),
+    ]  # fmt: skip
+
+
+def _find_guesses(features: NodeFeatures, label: str | None) -> list[Finding]:
+    """What guessing the features has left out, and what it has left in."""
+    aside, codes, determining = features.set_aside, features.codes, features.determining
+    reasons = "; ".join(f"`{name}` {reason}" for name, reason in list(aside.items())[:5])
+    each = "each value has nodes of one class only"
+    name_all = "Name the features in `data.init_args.features`: then nothing is guessed, and whatever is named is one."
+    return [
+        *_tell("guessed_ids", len(aside), f"{quote_all(list(aside))}: no feature ({reasons}).", name_all),
+        *_tell("label_in_features", len(codes), f"{quote_all(codes)}: no feature, since it is {label!r} in other words "
+               f"({each}).", name_all),
+        *_tell("feature_determines_label", len(determining), f"{quote_all(determining)}: a feature that determines {label!r} "
+               f"by itself ({each}). Would a new node have it?", "Name the features in `data.init_args.features`, without it "
+               "if it is known only once the class is."),
+    ]  # fmt: skip
+
+
+def find_odd_labels(labels: Sequence[str], where: Callable[[int], str], column: str) -> list[Finding]:
+    """Labels unlike the others: a few numbers among names, a few names among numbers, a class with a single node.
+
+    Args:
+        labels: N classes, ``""`` where not labelled.
+        where: Where a node, by its place among the N, is in the tables, in words.
+        column: Name of the column of labels.
+    """
+    places = [place for place, label in enumerate(labels) if label]
+    numbers = [place for place in places if is_number(labels[place])]
+    names = [place for place in places if not is_number(labels[place])]
+    few, kind = (numbers, "numbers") if len(numbers) < len(names) else (names, "names")
+    found = []
+    if 0 < len(few) <= FEW * len(places):
+        others = "names" if kind == "numbers" else "numbers"
+        found.append(finding("odd_labels", None, len(few), f"{len(few)} of {len(places)} labels in {column!r} are {kind}, the "
+                             f"others {others}: {_examples(few, labels, where)}.", "Correct them, or nothing if they are "
+                             "classes; `data.init_args.classes` lists what may occur."))  # fmt: skip
+    count = Counter(labels[place] for place in places)
+    told = set(few)
+    single = [place for place in places if count[labels[place]] == 1 and place not in told]
+    if single and len(places) >= THOUSANDS and len(single) <= FEW * len(count):
+        found.append(finding("rare_classes", None, len(single), f"{len(single)} of {len(count)} classes have a single one of "
+                             f"{len(places)} labelled nodes: {_examples(single, labels, where)}.", "Correct a slip of the "
+                             "pen, or leave the label blank: a class of one node cannot be learnt and scored."))  # fmt: skip
+    return found
+
+
+def _examples(places: Sequence[int], labels: Sequence[str], where: Callable[[int], str], most: int = 5) -> str:
+    some = ", ".join(f"{quote(labels[place])} in {where(place)}" for place in places[:most])
+    return some + (", ..." if len(places) > most else "")

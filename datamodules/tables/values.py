@@ -1,0 +1,85 @@
+"""What a field of a table holds: a number, a blank or a text. Nothing is taken for a number that is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from datamodules.tables.names import quote
+
+MISSING = frozenset(("", "nan", "na", "n/a", "none", "null"))
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+COMMA_NUMBER = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
+PLAIN = set("0123456789+-.eE")
+
+
+def cell_text(value: Any) -> str:
+    """A parquet value as the text that a CSV file would hold; blank for null and NaN."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value)
+
+
+def is_blank(text: str) -> bool:
+    """Whether a field counts as missing."""
+    return text.strip().lower() in MISSING
+
+
+def decimal_mark(texts: Sequence[str]) -> str:
+    """``,`` where numbers such as ``132,159`` and none such as ``132.159`` occur, else ``.``."""
+    commas = False
+    for text in texts:
+        text = text.strip()
+        if "," in text:
+            commas = commas or COMMA_NUMBER.fullmatch(text) is not None
+        elif "." in text and NUMBER.fullmatch(text):
+            return "."
+    return "," if commas else "."
+
+
+def parse_numbers(texts: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, dict[int, str]]:
+    """Numbers of one column.
+
+    Args:
+        texts: Fields; ``true`` and ``false`` are 1 and 0, blanks are missing.
+        decimal: ``.`` or ``,``.
+
+    Returns:
+        float64 of the same length, ``nan`` where missing or wrong; and the reason at each position that is no finite
+        number of single precision.
+    """
+    if decimal == "." and set("".join(texts)) <= PLAIN and "" not in texts:
+        try:
+            quick = np.array(texts).astype(np.float64)
+            if (np.abs(quick) <= np.finfo(np.float32).max).all():
+                return quick, {}
+        except ValueError:
+            pass
+    values = np.full(len(texts), np.nan)
+    wrong: dict[int, str] = {}
+    largest = float(np.finfo(np.float32).max)
+    for place, text in enumerate(texts):
+        text = text.strip()
+        if not text or text.lower() in MISSING:
+            continue
+        plain = text if decimal == "." else text.replace(",", ".") if "." not in text else "?"
+        if NUMBER.fullmatch(plain):
+            value = float(plain)
+            if abs(value) > largest:
+                wrong[place] = f"{quote(text)} is too large"
+            else:
+                values[place] = value
+        elif text.lower() in ("true", "false"):
+            values[place] = float(text.lower() == "true")
+        else:
+            wrong[place] = f"{quote(text)} is not a number"
+    return values, wrong

@@ -1,0 +1,16 @@
+"""Fields of a table by hand: what is a number, and what is none."""
+
+import numpy as np
+
+from datamodules.tables.values import decimal_mark, parse_numbers
+
+
+def test_numbers_by_hand():
+    values, wrong = parse_numbers(["1.5", " -2 ", "", "NaN", ">10", "1_0", "1e400", "true", "0x1", "1e39"])
+    np.testing.assert_array_equal(values, [1.5, -2, np.nan, np.nan, np.nan, np.nan, np.nan, 1, np.nan, np.nan])
+    assert wrong == {4: "'>10' is not a number", 5: "'1_0' is not a number", 6: "'1e400' is too large",
+                     8: "'0x1' is not a number", 9: "'1e39' is too large"}  # fmt: skip
+    assert parse_numbers(["132,159", "7"], ",")[0].tolist() == [132.159, 7]
+    assert parse_numbers(["1.5", "1"], ",")[1] == {0: "'1.5' is not a number"}
+    assert parse_numbers(["1e39", "1"])[1] == {0: "'1e39' is too large"}
+    assert [decimal_mark(t) for t in (["1,5", ""], ["1,5", "1.5"], ["12"], ["a,b"])] == [",", ".", ".", "."]
