@@ -54,21 +54,12 @@ ELSEWHERE = {
     "fl_lightning/engine/sampling.py": ["tests/fl_lightning/engine/test_participants.py"],
     "fl_lightning/engine/transport.py": ["tests/fl_lightning/test_same_bits.py"],
     "fl_lightning/engine/worker_processes.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
-    "fl_lightning/strategies/averaging.py": [
-        "tests/fl_lightning/strategies/test_fedavg.py", "tests/fl_lightning/engine/test_replies.py",
-    ],
-    "fl_lightning/strategies/base.py": ["tests/fl_lightning/strategies/test_fedavg.py", "tests/fl_lightning/test_oracles.py"],
-    "fl_lightning/strategies/fedavg.py": ["tests/fl_lightning/strategies/test_fedavg.py", "tests/fl_lightning/test_oracles.py"],
-    "fl_lightning/strategies/fedsage.py": ["tests/fl_lightning/engine/test_replies.py"],
-    "fl_lightning/strategies/fedsage_costs.py": ["tests/fl_lightning/test_inspect.py"],
     "fl_lightning/strategies/local_only.py": ["tests/fl_lightning/test_oracles.py"],
     "lit_models/neighgen_generators.py": ["tests/lit_models/test_neighgen.py"],
     "lit_models/neighgen_start.py": ["tests/lit_models/test_neighgen.py"],
-    "lit_models/objectives/base.py": [f"tests/lit_models/objectives/test_{name}.py" for name in ("erm", "focal", "flit")],
+    "lit_models/objectives/base.py": ["tests/lit_models/objectives/test_erm.py"],
     "lit_models/objectives/extra_passes.py": ["tests/lit_models/objectives/test_vat.py"],
     "lit_models/objectives/received.py": ["tests/lit_models/objectives/test_flit.py"],
-    "lit_models/objectives/warm_up.py": ["tests/lit_models/objectives/test_flit.py"],
-    "lit_models/objectives/weight_histogram.py": ["tests/lit_models/objectives/test_flit.py"],
     "lit_models/objectives/erm.py": ["tests/lit_models/test_lit_graph_module.py"],
 }  # fmt: skip
 

@@ -66,7 +66,6 @@ class AddedTerm(WarmUp):
         self.base.on_round_start(module, round, num_rounds)
 
     def on_train_start(self, module: LitGraphModule) -> None:
-        super().on_train_start(module)
         self.base.on_train_start(module)
 
     def on_train_end(self, module: LitGraphModule) -> None:

@@ -19,8 +19,8 @@ def mean_by_group(groups: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
         weights: ``(S, T)``.
         mask: Which pairs are labelled, ``(S, T)``.
     """
-    _, index = torch.unique(groups, return_inverse=True)
-    shape = (int(index.max()) + 1 if index.numel() else 0,)
+    names, index = torch.unique(groups, return_inverse=True)
+    shape = (len(names),)
     total = weights.new_zeros(shape).index_add_(0, index, torch.where(mask, weights, 0.0).sum(1))
     number = weights.new_zeros(shape).index_add_(0, index, mask.sum(1).to(weights.dtype))
     return total[number > 0] / number[number > 0]

@@ -5,13 +5,11 @@ import json
 import re
 import sys
 from html.parser import HTMLParser
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 import torch
 from federations import CPU
-from torch_geometric.data import Data
 
 from datamodules import GraphCSVDataModule, MoleculeCSVDataModule, SyntheticCitationDataModule
 from fl_lightning import FedAvg, FederatedTrainer
@@ -20,7 +18,6 @@ from fl_lightning.reporting.forecast import forecast, readable
 from fl_lightning.reporting.inspection import client_columns, inspect_data
 from fl_lightning.settings import FederationSettings
 from fl_lightning.strategies import FedPub, FedSagePlus, LocalOnly
-from fl_lightning.strategies.base import PhaseCosts
 from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNeighGen, LitNodeClassifier, MaskedGCN
 
 
@@ -153,33 +150,6 @@ def test_the_ledger_confirms_what_the_phases_of_fedsage_plus_send(tmp_path, opti
     before = sum(sent["by_kind"].get(kind, 0) for kind in ("pretrain", "query", "peer_gradient", "exchange", "mend"))
     assert told["bytes_before_rounds"] == pytest.approx(before, rel=within, abs=3000)
     assert ("at most" in told["note"]) == (options.get("mending") is None)
-
-
-def test_costs_of_the_exchange_by_hand():
-    """Three clients of 20 nodes, 4 hidden; fGen: 2 x 3 + 3 and 3 x 2 + 2 numbers (F = 1, 2 slots), 17 x 4 = 68 bytes."""
-    clients = [client_of_a_ring(20) for _ in range(3)]
-    generator = LitNeighGen(GraphSAGE(hidden_channels=2), embedding_channels=2, num_slots=2, hidden_channels=[3])
-    costs = FedSagePlus(generator=generator, hide_portion=0.2, exchange_rounds=5, min_batch=32).phase_costs(clients)
-    question = 16 * (2 * 4 + 8)  # rows that are not hidden: two floats and a count
-    query, asked, answered, summed = 3 * (68 + question), 2 * 3 * (68 + question), 2 * 3 * 68, 3 * 68
-    assert (costs.up, costs.down) == (5 * (query + answered), 5 * (asked + summed))
-    assert costs.messages == query + answered + summed
-    assert costs.data == 3 * (4 * (20 + 8) + 16 * (40 + 16))  # 0.2 of 40 directed links are 8 new nodes
-    # 15 rows of 2 slots are fewer than 32 vectors: nobody ever asks. A graph too small to hide a node has no generator.
-    few = FedSagePlus(generator=generator, hide_portion=0.25, min_batch=32).phase_costs(clients)
-    assert (few.up, few.down) == (0, 0) and few.data > 0
-    for none in ({"hide_portion": 0.0}, {"mending": "none"}):
-        assert FedSagePlus(generator=generator, **none).phase_costs(clients) == PhaseCosts()
-    alone = FedSagePlus(generator=generator, hide_portion=0.2, exchange_rounds=1).phase_costs(clients[:1])
-    assert (alone.up, alone.down) == (68 + question, 0)
-
-
-def client_of_a_ring(num_nodes):
-    there = torch.arange(num_nodes)
-    back = (there + 1) % num_nodes
-    edges = torch.cat([torch.stack([there, back]), torch.stack([back, there])], dim=1)
-    data = Data(x=torch.ones(num_nodes, 1), edge_index=edges, num_nodes=num_nodes)
-    return SimpleNamespace(data=data, schema={"num_features": 1, "num_classes": 2})
 
 
 def test_memory_counts_the_mended_graphs():

@@ -20,7 +20,7 @@ from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.seeds import derive
 from fl_lightning.errors import FederationError
-from fl_lightning.strategies.fedsage import REPORT_EVERY
+from fl_lightning.strategies.fedsage import REPORT_EVERY, query_reply
 from lit_models import GraphSAGE, LitNodeClassifier
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen_generators import peer_gradient
@@ -393,6 +393,48 @@ def test_queries_below_min_batch_reach_no_peer_on_the_server_either():
 def test_without_alpha_or_with_one_client_nothing_is_exchanged():
     assert list(exchanged(alpha=0.0)[0]) == ["exchange"]
     assert list(exchanged(clients=(0,))[0]) == ["query", "exchange"]
+
+
+QUESTION = {"u": torch.ones(3, 2), "counts": torch.tensor([1, 2, 3]), "theta_f/w": torch.ones(2), "theta_f/b": torch.ones(1)}
+
+
+def question(num_nodes=9, **changed):
+    tensors = {n: t for n, t in {**QUESTION, **changed}.items() if t is not None}
+    return Payload(tensors, {} if num_nodes is None else {"num_nodes": num_nodes})
+
+
+def test_a_question_from_one_neighbour_to_as_many_as_there_are_slots_and_silence_are_good():
+    assert query_reply(3).fault(question()) is None and query_reply(3).fault(question(num_nodes=1)) is None
+    assert query_reply(3).fault(Payload()) is None
+    half = question(u=torch.ones(3, 2, dtype=torch.float16))
+    assert query_reply(5).fault(half) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"u": None}, "`u` of its query must be a matrix"), ({"u": torch.ones(3)}, "`u` of its query must be a matrix"),
+        ({"u": torch.ones(3, 2, 1)}, "`u` of its query must be a matrix"),
+        ({"u": torch.ones(3, 2, dtype=torch.long)}, "`u` of its query must be a matrix"),
+        ({"counts": None}, "`counts` of its query must be a whole number from 1 to 3 for each row"),
+        ({"counts": torch.tensor([1, 2, 4])}, "`counts`"), ({"counts": torch.tensor([0, 2, 3])}, "`counts`"),
+        ({"counts": torch.tensor([1.0, 2.0, 3.0])}, "`counts`"), ({"counts": torch.tensor([1, 2])}, "`counts`"),
+        ({"counts": torch.tensor([[1], [2], [3]])}, "`counts`"), ({"counts": torch.tensor([1, 2, 3]).int()}, "`counts`"),
+        ({"x": torch.ones(1), "y": torch.ones(1)}, "its query has unexpected entries: x, y"),
+        ({"num_nodes": 0}, "`num_nodes` of its reply must be"), ({"num_nodes": None}, "has no `num_nodes`"),
+    ],
+)  # fmt: skip
+def test_questions_with_a_fault(changed, reason):
+    assert reason in query_reply(3).fault(question(**changed))
+
+
+def test_questions_of_a_step_have_the_same_sizes():
+    alike = query_reply(3).alike
+    layout = (("theta_f/b", "torch.float32", (1,)), ("theta_f/w", "torch.float32", (2,)))
+    assert alike(question()) == {"the width of `u`": 2, "the layout of fGen": layout}
+    assert alike(Payload(dict(reversed(QUESTION.items())))) == alike(question(u=torch.ones(7, 2), counts=torch.ones(7)))
+    assert alike(question(u=torch.ones(3, 5))) == {"the width of `u`": 5, "the layout of fGen": layout}
+    assert alike(Payload()) == {}
 
 
 def test_figures_are_means_over_the_clients_that_have_them():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from objective_samples import Linear, make_trainer, rows_data
 
-from lit_models.objectives import FLIT, MOON, FedFocal, FedProx, FedVAT, FLITPlus
+from lit_models.objectives import ERM, FLIT, MOON, FedFocal, FedProx, FedVAT, FLITPlus
 from lit_models.objectives.warm_up import AddedTerm, WarmUp
 
 OBJECTIVES = (FedFocal, FLIT, FLITPlus, FedProx, FedVAT, MOON)
@@ -68,3 +68,23 @@ def test_pictures_and_memory_of_an_added_term_are_the_bases():
     assert objective.pictures() == {"counts": [1, 2]} and list(objective.state()) == ["base/memory"]
     with pytest.raises(ValueError, match=r"Base keeps no state between rounds, but was given \['memory'\]"):
         objective.load_state({"base/memory": torch.ones(1)})
+
+
+def test_what_is_not_of_the_base_is_refused_and_the_rest_reaches_it():
+    class Base(WarmUp):
+        def load_state(self, state):
+            self.loaded = state
+
+    objective, memory = AddedTerm(Base()), torch.ones(1)
+    objective.load_state({"base/memory": memory, "base/base/deeper": memory})
+    assert objective.base.loaded == {"memory": memory, "base/deeper": memory}
+    with pytest.raises(ValueError, match=r"AddedTerm keeps no state between rounds, but was given \['other'\]"):
+        objective.load_state({"other": memory, "base/memory": memory})
+
+
+def test_defaults_and_how_few_rounds_there_may_be():
+    default = AddedTerm()
+    assert default.warmup_rounds == 1 and type(default.base) is ERM and AddedTerm(warmup_rounds=0).warmup_rounds == 0
+    for make in (WarmUp, AddedTerm):
+        with pytest.raises(ValueError, match=f"init_args.warmup_rounds` of `{make.__name__}` must be at least 0, but is -1."):
+            make(warmup_rounds=-1)

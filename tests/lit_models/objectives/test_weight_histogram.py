@@ -15,6 +15,7 @@ def test_mean_by_group_by_hand():
     weights = torch.tensor([[0.2, 0.9], [0.5, 0.1], [0.4, 0.6], [0.3, 0.3]])
     mask = torch.tensor([[True, False], [True, True], [True, True], [False, False]])  # group 5 has no label
     torch.testing.assert_close(mean_by_group(groups, weights, mask), torch.tensor([0.3, 0.4]))  # groups 3, 7
+    assert mean_by_group(groups[:0], weights[:0], mask[:0]).shape == (0,)
 
 
 def test_counts_by_hand():
