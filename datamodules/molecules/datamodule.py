@@ -14,23 +14,20 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from rdkit import rdBase
 
-from datamodules.molecules import findings as tell
-from datamodules.molecules import partition as shares
 from datamodules.molecules import split as splits
 from datamodules.molecules.cache import default_cache_dir
-from datamodules.molecules.contradictions import contradiction_findings
+from datamodules.molecules.division import Division, DivisionSpec, divide, list_members
 from datamodules.molecules.encode import FRAGMENTS
 from datamodules.molecules.featuriser import FEATURISER, NUM_ATOM_FEATURES, NUM_BOND_FEATURES
+from datamodules.molecules.label_checks import check_labels
 from datamodules.molecules.loaders import ClientMoleculeDataModule, MoleculeLoaders, content_sha256, label_statistics
-from datamodules.molecules.scaffold import ACYCLIC, scaffold_labels
+from datamodules.molecules.report import record_division, report_molecules
+from datamodules.molecules.scaffold import scaffold_labels
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, check_policy, molecule_set
-from datamodules.seeds import derive_seed
 
 PARTITIONS = ("scaffold_lda", "official", "iid", "random", "label", "column")
 SPLITS = ("random", "scaffold", "official")
-LARGEST_LABEL = 1e15  # squared errors of a batch stay below what float32 holds
 
 
 class MoleculeDataModule(MoleculeLoaders):
@@ -98,11 +95,9 @@ class MoleculeDataModule(MoleculeLoaders):
         _one_of("acyclic", acyclic, ("group", "spread"))
         _one_of("fragments", fragments, FRAGMENTS)
         check_policy(invalid)
-        if not isinstance(num_clients, int) or isinstance(num_clients, bool) or num_clients < 1:
-            raise ValueError(f"`data.init_args.num_clients` must be a whole number of at least 1, got {num_clients!r}.")
-        for name, number in (("min_client_size", min_client_size), ("featurise_workers", featurise_workers)):
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-                raise ValueError(f"`data.init_args.{name}` must be a whole number of at least 0, or null, got {number!r}.")
+        _check_count("num_clients", num_clients, least=1)
+        _check_count("min_client_size", min_client_size)
+        _check_count("featurise_workers", featurise_workers)
         if not 0 <= client_holdout < 1:
             raise ValueError(f"`data.init_args.client_holdout` must be at least 0 and below 1, got {client_holdout}.")
         if not alpha > 0:
@@ -118,8 +113,7 @@ class MoleculeDataModule(MoleculeLoaders):
         self.featurise_workers = featurise_workers
         self.cache_dir = str(default_cache_dir()) if cache_dir == "auto" else cache_dir
         self._molecules: MoleculeSet | None = None
-        self._client_parts: list[dict[str, np.ndarray]] = []
-        self._client_names: list[str] = []
+        self._division: Division | None = None
         self._clients: list[ClientMoleculeDataModule] | None = None
 
     # What a data set implements
@@ -143,75 +137,20 @@ class MoleculeDataModule(MoleculeLoaders):
         if self._molecules is not None:
             return
         molecules = self.load()
-        y = molecules.packed.y.numpy()
-        if self.task == "classification":
-            _check_classes(y, molecules)
-        elif self.task == "regression":
-            _check_values(y, molecules)
-        else:
-            raise ValueError(f"`data.init_args.task` must be regression or classification, got {self.task!r}.")
+        check_labels(molecules, self.task)
         if self.normalize_labels and self.task != "regression":
             raise ValueError("`data.init_args.normalize_labels` is for regression; these labels are classes.")
         groups = scaffold_labels(molecules.scaffold, self.acyclic == "spread")
         molecules = replace(molecules, packed=replace(molecules.packed, scaffold=torch.from_numpy(groups).long()))
-        split = self._split(groups)
-        members = [np.sort(split["train"][part]) for part in self._share(molecules, groups, split["train"])]
-        labelled = np.isfinite(y).any(1)
-        self._client_parts = [self._hold_out(client, part, labelled) for client, part in enumerate(members)]
-        held = [part[name] for part in self._client_parts for name in ("val", "test", "unlabelled")]
-        self._groups, self._split_parts = groups, split
-        self._train = np.setdiff1d(split["train"], np.concatenate(held))
-        self._set_parts(molecules.packed, {**split, "train": self._train})
-        self._molecules = molecules
-
-    def _split(self, groups: np.ndarray) -> dict[str, np.ndarray]:
         sizes = self.part_sizes(len(groups))
-        if self.split == "official":
-            parts = splits.official_split(len(groups), sizes)
-        elif self.split == "scaffold":
-            parts = splits.scaffold_split(groups, sizes)
-        else:
-            seed = self.seed if self.split_seed is None else self.split_seed
-            parts = splits.random_split(len(groups), derive_seed(seed, "split"), sizes)
-        return parts if self.split == "official" else {name: np.sort(part) for name, part in parts.items()}
+        division = divide(molecules, groups, self._division_spec(), sizes, self.task == "regression")
+        self.num_clients = len(division.clients) if self.partition == "column" else self.num_clients
+        self._set_parts(molecules.packed, {**division.server, "train": division.trained})
+        self._molecules, self._division = molecules, division
 
-    def _share(self, molecules: MoleculeSet, groups: np.ndarray, train: np.ndarray) -> list[np.ndarray]:
-        """Positions within ``train`` of each client."""
-        size, clients, seed = len(train), self.num_clients, derive_seed(self.seed, "partition")
-        least = min(64, size // (2 * clients)) if self.min_client_size is None else self.min_client_size
-        self._client_names = [str(client) for client in range(clients)]
-        if self.partition == "official":
-            least = 64 if self.min_client_size is None else self.min_client_size
-            return shares.official_partition(groups[train], clients, self.alpha, least)
-        if self.partition == "scaffold_lda":
-            return shares.scaffold_lda(groups[train], clients, self.alpha, seed, least)
-        if self.partition == "label":
-            y = molecules.packed.y.numpy()
-            if not 0 <= self.label_task < y.shape[1]:
-                raise ValueError(f"`data.init_args.label_task` is {self.label_task}, but the tasks are 0 to "
-                                 f"{y.shape[1] - 1}.")
-            return shares.label_partition(y[train, self.label_task], clients, self.alpha, self.task == "regression",
-                                          seed, least)
-        if self.partition == "column":
-            if self.client_column not in molecules.columns:
-                columns = ", ".join(f"`{name}`" for name in molecules.columns) or "none besides SMILES and labels"
-                raise ValueError(f"`data.init_args.client_column` is {self.client_column!r}, but the table has no such "
-                                 f"column: it has {columns}.")
-            column = molecules.columns[self.client_column]
-            members, self._client_names = shares.column_partition(column)
-            self.num_clients = len(members)
-            return [np.flatnonzero(np.isin(train, part)) for part in members]
-        return shares.iid_partition(size, clients, seed)
-
-    def _hold_out(self, client: int, part: np.ndarray, labelled: np.ndarray) -> dict[str, np.ndarray]:
-        """A client's parts. A training molecule without any label is none: its steps would be weight decay alone, and it
-        would count in the average. It is ``unlabelled``: predicted, and nothing else."""
-        held = round(self.client_holdout * len(part))
-        order = np.random.default_rng(derive_seed(self.seed, "holdout", client)).permutation(part)
-        train = order[held:]
-        parts = {"train": train[labelled[train]], "val": order[:held // 2], "test": order[held // 2:held],
-                 "unlabelled": train[~labelled[train]]}
-        return {name: np.sort(positions) for name, positions in parts.items()}
+    def _division_spec(self) -> DivisionSpec:
+        return DivisionSpec(self.partition, self.num_clients, self.alpha, self.seed, self.split, self.split_seed,
+                            self.min_client_size, self.client_column, self.label_task, self.client_holdout)
 
     # The federation's data seam
 
@@ -221,6 +160,13 @@ class MoleculeDataModule(MoleculeLoaders):
         if self._molecules is None:
             raise ValueError(f"`{type(self).__name__}` has no data yet: call `setup()` first.")
         return self._molecules
+
+    @property
+    def division(self) -> Division:
+        """Who has which of the molecules."""
+        if self._division is None:
+            raise ValueError(f"`{type(self).__name__}` has no data yet: call `setup()` first.")
+        return self._division
 
     @property
     def dropped_rows(self) -> list[dict[str, Any]]:
@@ -253,7 +199,7 @@ class MoleculeDataModule(MoleculeLoaders):
             "bond_features": NUM_BOND_FEATURES if bonds else 0, "positions": "pos" in packed.nodes, "metric": self.metric,
             "task_names": self.task_names, "units": self.units or None, "featuriser": FEATURISER if bonds else "atomic numbers"}
         if self.normalize_labels:
-            schema["label_mean"], schema["label_std"] = label_statistics(packed.y[self._train])
+            schema["label_mean"], schema["label_std"] = label_statistics(packed.y[self.division.trained])
         return schema
 
     def client_datamodules(self) -> list[ClientMoleculeDataModule]:
@@ -261,41 +207,23 @@ class MoleculeDataModule(MoleculeLoaders):
         packed, schema = self.molecules.packed, self.schema
         if self._clients is None:
             self._clients = []
-            for parts in self._client_parts:
+            for parts in self.division.clients:
                 own = np.sort(np.concatenate(list(parts.values())))
                 local = {name: np.searchsorted(own, part) for name, part in parts.items()}
                 self._clients.append(ClientMoleculeDataModule(packed.select(own), local, schema, self.batch_size,
                                                               self.eval_batch_size))
         return self._clients
 
-    def _rows(self, positions: np.ndarray) -> list[int]:
-        return self.molecules.packed.sample_id.numpy()[positions].tolist()
-
-    def _membership(self) -> list[list[int]]:
-        return [sorted(self._rows(np.concatenate(list(parts.values())))) for parts in self._client_parts]
-
     def partition_record(self) -> dict[str, Any]:
         """What ``partition.json`` holds: method, seed, the rows of each client with their SHA-256, the rows of the
         server's parts, and training rows that no client got (``official`` only)."""
-        membership = self._membership()
-        train = set(self._rows(self._split_parts["train"]))
-        return {
-            "method": self.partition, "seed": self.seed, "alpha": self.alpha, "num_clients": self.num_clients,
-            "client_names": self._client_names, "client_sizes": [len(rows) for rows in membership],
-            "membership": membership, "sha256": hashlib.sha256(json.dumps(membership).encode()).hexdigest(),
-            "lost_edges": 0, "unassigned": sorted(train.difference(*membership)),
-            "split": self.split, "split_seed": self.seed if self.split_seed is None else self.split_seed,
-            "server": {name: sorted(self._rows(part)) for name, part in self._split_parts.items()},
-            "client_holdout": [{name: self._rows(parts[name]) for name in ("val", "test")}
-                               for parts in self._client_parts],
-            "scaffolds": int(self._groups.max()) + 1, "acyclic": self.acyclic,
-            "versions": {"rdkit": rdBase.rdkitVersion},
-        }
+        return record_division(self.molecules, self.division, self._division_spec(), self.acyclic)
 
     def fingerprint(self) -> str:
         """SHA-256 over molecules, labels, split, membership and schema: a resumed run refuses other data."""
-        sha = hashlib.sha256(content_sha256(self.molecules.packed, self._split_parts).encode())
-        sha.update(json.dumps([self._membership(), self.schema], sort_keys=True).encode())
+        sha = hashlib.sha256(content_sha256(self.molecules.packed, self.division.server).encode())
+        membership = list_members(self.molecules, self.division.clients)
+        sha.update(json.dumps([membership, self.schema], sort_keys=True).encode())
         for client in self.client_datamodules():
             sha.update(client.fingerprint().encode())
         return sha.hexdigest()
@@ -306,47 +234,9 @@ class MoleculeDataModule(MoleculeLoaders):
         ``scaffold_tv`` is the total variation of each client's scaffolds from those of all training molecules,
         ``scaffold_tv_iid`` what a random split of as many clients gives on average.
         """
-        molecules, names = self.molecules, self.molecules.task_names
-        y, classes = molecules.packed.y.numpy(), self.task == "classification"
-        members = [parts["train"] for parts in self._client_parts]
-        tv, tv_iid = self.scaffold_distances()
-        unassigned = self.partition_record()["unassigned"]
-        found = tell.table_findings(molecules, self.fragments, self.acyclic)
-        found += tell.split_findings(self._split_parts, self.part_sizes(len(molecules)))
-        if unassigned:
-            found.append(tell.finding("unassigned", None, len(unassigned), f"{len(unassigned)} training molecules are "
-                                      "given to no client, as in the authors' code.", "`data.init_args.partition: "
-                                      "scaffold_lda` gives all of them away."))
-        found += tell.client_findings(members, self.batch_size, tv, tv_iid)
-        found += tell.duplicate_findings(molecules, self._split_parts, self._client_parts, self.acyclic, classes)
-        found += contradiction_findings(molecules, self._split_parts, self._client_parts, classes)
-        found += tell.label_findings(y, names, classes, self._split_parts, members,
-                                     [parts["test"] for parts in self._client_parts])
-        return {
-            "dataset": type(self).__name__, "partition": self.partition, "split": self.split, **self.schema,
-            "task_names": names, "units": molecules.units, "rdkit": rdBase.rdkitVersion,
-            "num_molecules": len(molecules), "num_clients": self.num_clients, "client_names": self._client_names,
-            "client_sizes": [sum(map(len, parts.values())) for parts in self._client_parts],
-            "client_samples": {name: [len(parts[name]) for parts in self._client_parts] for name in splits.PARTS},
-            "samples": {name: len(part) for name, part in self._split_parts.items()},
-            "labels": [tell.label_summary(y[part], names, classes) for part in members],
-            "labels_whole": tell.label_summary(y[self._split_parts["train"]], names, classes),
-            "num_scaffolds": int(self._groups.max()) + 1, "acyclic_molecules": molecules.scaffold.count(ACYCLIC),
-            "scaffolds_per_client": [len(np.unique(self._groups[part])) for part in members],
-            "scaffold_tv": [None if np.isnan(value) else float(value) for value in tv], "scaffold_tv_iid": tv_iid,
-            "shared_molecules": tell.shared_molecules(molecules, members),
-            "bytes": molecules.packed.nbytes, "findings": found, "dropped_rows": self.dropped_rows,
-        }
-
-    def scaffold_distances(self) -> tuple[np.ndarray, float]:
-        """Total variation of each client's scaffolds from the training part's, and the mean of a random split."""
-        train, labels = self._split_parts["train"], self._groups
-        order = np.argsort(train)
-        members = [order[np.searchsorted(train[order], parts["train"])] for parts in self._client_parts]
-        clients = min(self.num_clients, len(train))
-        iid = shares.iid_partition(len(train), clients, derive_seed(self.seed, "iid reference"))
-        return (shares.total_variation(labels[train], members),
-                float(np.nanmean(shares.total_variation(labels[train], iid))))
+        options = {"dataset": type(self).__name__, "fragments": self.fragments, "acyclic": self.acyclic,
+                   "batch_size": self.batch_size, "sizes": self.part_sizes(len(self.molecules))}
+        return report_molecules(self.molecules, self.division, self._division_spec(), self.schema, options)
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -354,20 +244,10 @@ def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"`data.init_args.{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 
-def _check_values(y: np.ndarray, molecules: MoleculeSet) -> None:
-    wrong = np.argwhere(np.abs(np.nan_to_num(y, nan=0.0, posinf=np.inf)) > LARGEST_LABEL)
-    if len(wrong):
-        position, task = wrong[0]
-        raise ValueError(f"{molecules.where(position)} has label {y[position, task]:g} for task "
-                         f"`{molecules.task_names[task]}`, whose square no 32-bit number holds ({len(wrong)} such labels, the "
-                         f"largest allowed is {LARGEST_LABEL:g}). Correct it, or give the column in another unit.")
-
-
-def _check_classes(y: np.ndarray, molecules: MoleculeSet) -> None:
-    wrong = np.argwhere(~(np.isnan(y) | (y == 0) | (y == 1)))
-    if len(wrong):
-        told = "; ".join(f"{molecules.where(position)} has label {y[position, task]:g} for task "
-                         f"`{molecules.task_names[task]}`" for position, task in wrong[:3])
-        raise ValueError(f"{told}; but the labels of a classification are 0, 1 or blank "
-                         f"({len(wrong)} such labels). Correct them, write a column of 0 and 1 for each class, or set "
-                         "`data.init_args.task: regression` for measurements.")
+def _check_count(name: str, number: Any, least: int = 0) -> None:
+    """A whole number; ``None`` means that it is found out, where 0 is allowed."""
+    if number is None and not least:
+        return
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        null = "" if least else ", or null"
+        raise ValueError(f"`data.init_args.{name}` must be a whole number of at least {least}{null}, got {number!r}.")

@@ -14,10 +14,10 @@ from torch_geometric.datasets import MoleculeNet
 from datamodules.molecules.datamodule import MoleculeDataModule
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, Origin
 from datamodules.rawfiles import find_raw
+from datamodules.tables.values import MISSING
 
 REGRESSION = ("esol", "freesolv", "lipo")
 ALIASES = {"lipophilicity": "lipo", "delaney": "esol"}
-MISSING = ("", "nan", "na", "n/a", "none", "null")
 # What the published files call their one label: in a file with other columns, the name counts and not the place.
 LABELS = {"esol": "measured log solubility in mols per litre", "freesolv": "expt", "lipo": "exp", "hiv": "HIV_active",
           "bace": "Class", "bbbp": "p_np"}
@@ -119,7 +119,7 @@ def label_column(column: Any) -> np.ndarray:
     import pandas as pd
 
     numbers = pd.to_numeric(column, errors="coerce")
-    blank = column.isna() | column.str.strip().str.lower().isin(MISSING)
+    blank = column.isna() | column.str.strip().str.lower().isin(list(MISSING))
     wrong = np.flatnonzero((numbers.isna() & ~blank).to_numpy())
     if len(wrong):
         raise ValueError(f"column {column.name!r}, row {wrong[0]}: {column.iloc[wrong[0]]!r} is not a number "

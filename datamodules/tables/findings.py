@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from datamodules.findings import Finding, finding
+from datamodules.findings import Finding, finding, tell_if
 from datamodules.tables.features import NodeFeatures
 from datamodules.tables.graph_tables import GraphTables
 from datamodules.tables.names import is_number, quote, quote_all
@@ -27,17 +27,17 @@ def find_in_tables(tables: GraphTables, labelled: int, label: str | None, from_f
     repeated, nobody = tables.found_links.repeated_ids if from_folders else 0, int((tables.owner == -1).sum())
     return [
         *_find_bad_rows(tables),
-        *_tell("many_classes", classes if 4 < labelled < 2 * classes else 0,
-               f"{labelled} labelled nodes have {classes} different labels.",
-               "Is `data.init_args.label_column` right? Measurements must be put into classes first."),
+        *tell_if("many_classes", classes if 4 < labelled < 2 * classes else 0,
+                 f"{labelled} labelled nodes have {classes} different labels.",
+                 "Is `data.init_args.label_column` right? Measurements must be put into classes first."),
         *_find_guesses(tables.features, label),
         *tables.odd_labels,
         *_find_clients_without_nodes(tables),
         *_find_unusable_links(tables),
         *_find_odd_links(tables),
-        *_tell("shared_ids", repeated, f"{repeated} ids occur at several clients: each client's node is its own, and links "
-               "between clients cannot name them.", "Make ids unique, for example by the client's name in front."),
-        *_tell("no_client", nobody, f"{nobody} nodes belong to no client: they are in the global graph only."),
+        *tell_if("shared_ids", repeated, f"{repeated} ids occur at several clients: each client's node is its own, and links "
+                 "between clients cannot name them.", "Make ids unique, for example by the client's name in front."),
+        *tell_if("no_client", nobody, f"{nobody} nodes belong to no client: they are in the global graph only."),
     ]  # fmt: skip
 
 
@@ -63,36 +63,31 @@ def find_missing_classes(
     return found
 
 
-def _tell(kind: str, count: int, message: str, remedy: str = "Nothing, if this is meant.") -> list[Finding]:
-    """A finding about the whole, if there is something to count."""
-    return [finding(kind, None, count, message, remedy)] if count else []
-
-
 def _find_bad_rows(tables: GraphTables) -> list[Finding]:
     bad = tables.bad_rows
     some = ", ".join(f"{d['row']} ({d['reason']})" for d in bad[:5]) + (", ..." if len(bad) > 5 else "")
-    return _tell("invalid_rows", len(bad), f"{len(bad)} rows of nodes cannot be used: rows {some}.",
-                 "Correct them in the file; all are in `dropped_rows`. A column with many blanks is better left out of "
-                 "`data.init_args.features`.")  # fmt: skip
+    return tell_if("invalid_rows", len(bad), f"{len(bad)} rows of nodes cannot be used: rows {some}.",
+                   "Correct them in the file; all are in `dropped_rows`. A column with many blanks is better left out of "
+                   "`data.init_args.features`.")  # fmt: skip
 
 
 def _find_clients_without_nodes(tables: GraphTables) -> list[Finding]:
     gone = sorted({row["client"] for row in tables.bad_rows if row.get("client")} - set(tables.client_names))
-    return _tell("client_without_nodes", len(gone), f"{quote_all(gone)}: no usable row, and so no client of the federation.",
-                 "Correct their rows: all are in `dropped_rows`. A node that two clients hold needs an id of its own at each, "
-                 "or a folder per client.")  # fmt: skip
+    return tell_if("client_without_nodes", len(gone), f"{quote_all(gone)}: no usable row, and so no client of the federation.",
+                   "Correct their rows: all are in `dropped_rows`. A node that two clients hold needs an id of its own at "
+                   "each, or a folder per client.")  # fmt: skip
 
 
 def _find_unusable_links(tables: GraphTables) -> list[Finding]:
     """Links that were left out because of an end that is no node."""
     links = tables.found_links.links
     return [
-        *_tell("unknown_ids", links.num_unknown, f"{links.num_unknown} of {links.lines} links name an id that no node has and "
-               f"were left out: {'; '.join(links.unknown)}.", "Add these nodes, or correct the links."),
-        *_tell("invalid_links", links.num_bad, f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}.",
-               "Correct them in the file."),
-        *_tell("links_of_dropped_nodes", links.of_dropped, f"{links.of_dropped} of {links.lines} links end at a node whose "
-               "row cannot be used, and were left out.", "Correct the rows of nodes."),
+        *tell_if("unknown_ids", links.num_unknown, f"{links.num_unknown} of {links.lines} links name an id that no node has "
+                 f"and were left out: {'; '.join(links.unknown)}.", "Add these nodes, or correct the links."),
+        *tell_if("invalid_links", links.num_bad, f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}.",
+                 "Correct them in the file."),
+        *tell_if("links_of_dropped_nodes", links.of_dropped, f"{links.of_dropped} of {links.lines} links end at a node whose "
+                 "row cannot be used, and were left out.", "Correct the rows of nodes."),
     ]  # fmt: skip
 
 
@@ -100,9 +95,9 @@ def _find_odd_links(tables: GraphTables) -> list[Finding]:
     """Links of a node to itself, and those that say again what an earlier one said."""
     lines, loops, repeated = tables.found_links.links.lines, tables.link_counts["self_loops"], tables.link_counts["repeated"]
     return [
-        *_tell("self_loops", loops, f"{loops} of {lines} links go from a node to itself and were left out; "
-               f"{tables.link_counts['only_self_loops']} nodes have no other."),
-        *_tell("repeated_links", repeated, f"{repeated} of {lines} links repeat an earlier line; each counts once."),
+        *tell_if("self_loops", loops, f"{loops} of {lines} links go from a node to itself and were left out; "
+                 f"{tables.link_counts['only_self_loops']} nodes have no other."),
+        *tell_if("repeated_links", repeated, f"{repeated} of {lines} links repeat an earlier line; each counts once."),
     ]  # fmt: skip
 
 
@@ -113,12 +108,12 @@ def _find_guesses(features: NodeFeatures, label: str | None) -> list[Finding]:
     each = "each value has nodes of one class only"
     name_all = "Name the features in `data.init_args.features`: then nothing is guessed, and whatever is named is one."
     return [
-        *_tell("guessed_ids", len(aside), f"{quote_all(list(aside))}: no feature ({reasons}).", name_all),
-        *_tell("label_in_features", len(codes), f"{quote_all(codes)}: no feature, since it is {label!r} in other words "
-               f"({each}).", name_all),
-        *_tell("feature_determines_label", len(determining), f"{quote_all(determining)}: a feature that determines {label!r} "
-               f"by itself ({each}). Would a new node have it?", "Name the features in `data.init_args.features`, without it "
-               "if it is known only once the class is."),
+        *tell_if("guessed_ids", len(aside), f"{quote_all(list(aside))}: no feature ({reasons}).", name_all),
+        *tell_if("label_in_features", len(codes), f"{quote_all(codes)}: no feature, since it is {label!r} in other words "
+                 f"({each}).", name_all),
+        *tell_if("feature_determines_label", len(determining), f"{quote_all(determining)}: a feature that determines {label!r} "
+                 f"by itself ({each}). Would a new node have it?", "Name the features in `data.init_args.features`, without it "
+                 "if it is known only once the class is."),
     ]  # fmt: skip
 
 

@@ -316,7 +316,7 @@ def test_clients_share_the_training_part(options):
     sites = {"site": [f"s{i % 3}" for i in range(80)]}
     data = ready(TableDataModule(many(), np.arange(80.0), columns=sites, num_clients=3, **options))
     stages, ids = ("train", "val", "test"), data.molecules.packed.sample_id
-    server = {name: ids[data._split_parts[name]].tolist() for name in stages}
+    server = {name: ids[data.division.server[name]].tolist() for name in stages}
     assert sorted(sum(server.values(), [])) == list(range(80))
     record = data.partition_record()
     assert sorted(sum(record["membership"], [])) == sorted(server["train"]) and not record["unassigned"]
@@ -341,7 +341,7 @@ def test_official_partition_reports_what_it_loses():
     data = ready(TableDataModule(many(), np.arange(80.0), partition="official", alpha=1.0, num_clients=2,
                                  min_client_size=8, split="official"))
     lost = data.partition_record()["unassigned"]
-    labels = data._groups[lost]
+    labels = data.division.groups[lost]
     assert len(lost) > 0 and len(set(labels)) == 1 and kinds(data)["unassigned", None] == len(lost)
 
 
@@ -356,7 +356,7 @@ def test_fingerprint_changes_with_whatever_matters():
 
 def test_split_seed_alone_keeps_the_split():
     one, two = (ready(TableDataModule(many(), np.arange(80.0), seed=seed, split_seed=7)) for seed in (0, 1))
-    assert (one._split_parts["test"] == two._split_parts["test"]).all()
+    assert (one.division.server["test"] == two.division.server["test"]).all()
     assert one.partition_record()["membership"] != two.partition_record()["membership"]
 
 
@@ -511,8 +511,8 @@ def test_a_clients_own_test_molecules_that_any_client_trains_on_are_told():
     data = ready(TableDataModule(smiles, np.arange(40.0), partition="column", client_column="site", client_holdout=0.5,
                                  fractions=(1.0, 0.0, 0.0), columns={"site": ["a"] * 20 + ["b"] * 20}))
     name, found = np.array(data.molecules.canonical), kinds(data)
-    learnt = set(np.concatenate([name[parts["train"]] for parts in data._client_parts]))
-    for client, parts in enumerate(data._client_parts):
+    learnt = set(np.concatenate([name[parts["train"]] for parts in data.division.clients]))
+    for client, parts in enumerate(data.division.clients):
         for stage in ("val", "test"):
             leaked = sum(text in learnt for text in name[parts[stage]])
             assert 0 < leaked < 5 + (stage == "test") and found[f"train_{stage}_leakage", client] == leaked

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 from rdkit import Chem
 
-from datamodules.molecules.own_files import read_file
+from datamodules.molecules.own.files import read_file
 from datamodules.molecules.sdf import read_records
 from datamodules.tables.features import read_matrix
 from datamodules.tables.table import Table, TableFormat

@@ -79,7 +79,7 @@ def unread_files(files: str | Sequence[str]) -> list[str]:
             if p.is_file() and not p.name.startswith(".") and p not in read]
 
 
-def client_names(paths: Sequence[Path]) -> list[str]:
+def name_clients(paths: Sequence[Path]) -> list[str]:
     """File names without endings; with the folder in front where two are the same.
 
     Raises:

@@ -3,15 +3,12 @@
 import gzip
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from graph_fixtures import real_data
 from rdkit import Chem
 
 from datamodules import MoleculeCSVDataModule
-from datamodules.molecules.own_labels import class_findings, guess_task, scale_findings
-from datamodules.molecules.own_targets import agreed_tasks, guess_tasks
 from datamodules.molecules.sdf import block_values
 
 SITE_A = "code;smiles;logS [mol/L];note\nA1;CCO;-0,5;x\nA2;c1ccccc1;-1,5;\nA3;C1CC;2,5;bad\nA4;CC(=O)O;;none\nA5;CCN;>3;\n"
@@ -79,36 +76,6 @@ def test_sites_that_name_a_task_in_two_ways_are_told(sites):
         ready(files=str(sites), **ALL)
     with pytest.raises(ValueError, match="client 'c' has no column 'tox' but 'TOX': rename it in .*c.csv"):
         ready(files=str(sites), targets=["tox"], **ALL)
-    assert agreed_tasks({"a": ["y", "z 1"], "b": ["z 1", "w"]}) == ["y", "z 1", "w"]
-    with pytest.raises(ValueError, match="client 'b' calls a task 'Z_1', which others call 'z 1'"):
-        agreed_tasks({"a": ["z 1"], "b": ["Z_1"]})
-
-
-def test_a_client_with_labels_of_another_type_is_named():
-    y = np.array([[0.0], [1.0], [1.0], [0.7], [np.nan]])
-    with pytest.raises(ValueError, match=r"the labels 0 and 1 at 2 of 3 clients, but client 'c' has others \(row 3: 0.7"):
-        guess_task(y, ["a", "b", "b", "c", "c"], ["tox"], row)
-    assert guess_task(y[:3], ["a", "b", "b"], ["tox"], row)[0] == "classification"
-    assert guess_task(y, ["a"] * 5, ["tox"], row)[0] == "regression"
-    assert guess_task(y[3:], ["c", "c"], ["tox"], row)[0] == "regression"
-
-
-def row(position):
-    return f"row {position}"
-
-
-def test_a_few_odd_labels_make_no_regression():
-    """A twentieth of the labels, at most, are mistakes; no task is a measurement."""
-    y = np.array([0.0, 1.0] * 20)[:, None]
-    y[7] = 0.5
-    with pytest.raises(ValueError, match=r"39 of 40 labels are 0 or 1, but 1 are not: row 7 has 0.5 for `tox`. Correct them or "
-                                         "leave them blank, or set `data.init_args.task: regression`"):
-        guess_task(y, ["a"] * 40, ["tox"], row)
-    assert guess_task(y[:19], ["a"] * 19, ["tox"], row)[0] == "regression"           # one in 19
-    with pytest.raises(ValueError, match="19 of 20 labels"):
-        guess_task(y[:20], ["a"] * 20, ["tox"], row)
-    both = np.hstack([y, np.linspace(-2, 2, 40)[:, None]])
-    assert guess_task(both, ["a"] * 40, ["tox", "logS"], row)[0] == "regression"     # it is one without the odd label, too
 
 
 def test_an_odd_label_is_named_by_file_row_and_id(tmp_path):
@@ -126,11 +93,6 @@ def test_an_odd_label_is_named_by_file_row_and_id(tmp_path):
 
 
 def test_what_is_learnt_as_numbers_but_looks_like_classes_is_a_finding(tmp_path):
-    y = np.array([[0, 0.5, 0, 3, 0], [1, 0.1, 1, 1, 0], [0, 2.2, 0.5, 2, 0], [np.nan, 1, 1, 1, 0.3]], dtype=np.float32)
-    found = class_findings(y, ["tox", "logS", "mixed", "grade", "one"], row)
-    assert [(f["kind"], f["count"]) for f in found] == [("classes_as_numbers", 3), ("mostly_classes", 1), ("coded_classes", 4)]
-    assert "3 of 4 labels of `mixed` are 0 or 1, and 1 are not: row 2 has 0.5." in found[1]["message"]
-    assert "`data.init_args.targets: [tox]`" in found[0]["remedy"]
     (tmp_path / "m.csv").write_text("smiles,tox,logS\nC,0,0.5\nCC,1,-1.5\nCCC,0,2\n")
     options = {"files": str(tmp_path / "m.csv"), "num_clients": 1, "cache_dir": None, "fractions": (1.0, 0.0, 0.0)}
     assert "classes_as_numbers" in {f["kind"] for f in ready(**options).report()["findings"]}
@@ -154,31 +116,6 @@ def test_counters_and_ids_are_not_learnt_unless_they_are_asked_for(tmp_path):
     with pytest.raises(ValueError, match=r"no column of numbers to learn: .*; not `num` \(is a running number by its name.*"
                                          "Name those of labels in `data.init_args.targets`"):
         ready(**options)
-
-
-def test_a_counter_is_one_over_all_sites_or_at_each(tmp_path):
-    up = np.arange(1.0, 21.0)
-    y = up / 3
-    assert guess_tasks({"a": {"lot": up, "y": y}, "b": {"lot": up, "y": y}}).tasks == ["y"]                   # at each
-    assert guess_tasks({"a": {"lot": up[:5], "y": y}, "b": {"lot": up[5:], "y": y}}).tasks == ["y"]           # over both
-    assert guess_tasks({"a": {"dose": up, "y": y}, "b": {"dose": y, "y": y}}).tasks == ["dose", "y"]         # at one alone
-    # Another writing of an id's name is no other task.
-    assert guess_tasks({"a": {"CID": up, "y": y}, "b": {"cid": up[::-1], "y": y}}).tasks == ["y"]
-    # What counts by its numbers alone is learnt where nothing else is there, and told.
-    alone = guess_tasks({"a": {"num": up, "y": up}})
-    assert alone.tasks == ["y"] and list(alone.left_out) == ["num"] and list(alone.doubtful) == ["y"]
-    (_, told) = alone.findings()
-    assert told["kind"] == "targets_doubtful" and "`y` (counts the rows (1 to 20, each once))" in told["message"]
-
-
-def test_a_client_in_another_unit_is_found():
-    random = np.random.default_rng(0)
-    y = random.lognormal(size=(60, 1))
-    owner = np.repeat([0, 1, 2], 20)
-    assert scale_findings(y, owner, ["a", "b", "c"], ["ic50"]) == []
-    y[owner == 1] *= 1000
-    (found,) = scale_findings(y, owner, ["a", "b", "c"], ["ic50"])
-    assert found["kind"] == "scale_differs" and found["client"] == 1 and "client 'b'" in found["message"]
 
 
 def test_configuration_overrides_what_would_be_guessed(sites):

@@ -27,9 +27,9 @@ class GuessedTasks:
     left_out: dict[str, str]
     doubtful: dict[str, str]
 
-    def told_left_out(self) -> str:
+    def describe_left_out(self) -> str:
         """What was left out, to be put behind a list of columns; ``""`` if nothing."""
-        return f"; not {_told(self.left_out)}" if self.left_out else ""
+        return f"; not {_describe(self.left_out)}" if self.left_out else ""
 
     def findings(self) -> list[Finding]:
         """What was guessed and may be wrong."""
@@ -37,10 +37,10 @@ class GuessedTasks:
         found = []
         if self.left_out:
             found.append(finding("targets_left_out", None, len(self.left_out), "These columns of numbers are not learnt: "
-                                 f"{_told(self.left_out)}.", f"{name}; ids may be named in `data.init_args.id_column`."))
+                                 f"{_describe(self.left_out)}.", f"{name}; ids may be named in `data.init_args.id_column`."))
         if self.doubtful:
             found.append(finding("targets_doubtful", None, len(self.doubtful), "Is there a label at all? What is learnt: "
-                                 f"{_told(self.doubtful)}.", f"{name}."))
+                                 f"{_describe(self.doubtful)}.", f"{name}."))
         return found
 
 
@@ -71,7 +71,7 @@ def guess_tasks(found: Mapping[str, Mapping[str, np.ndarray]]) -> GuessedTasks:
     return GuessedTasks(tasks, left_out, doubtful)
 
 
-def _told(columns: Mapping[str, str], most: int = 8) -> str:
+def _describe(columns: Mapping[str, str], most: int = 8) -> str:
     more = f" and {len(columns) - most} more" if len(columns) > most else ""
     return ", ".join(f"`{name}` ({reason})" for name, reason in list(columns.items())[:most]) + more
 
