@@ -39,7 +39,7 @@ def principal_directions(x: Tensor, number: int, iterations: int = 8) -> Tensor:
     mean = mean_features(x)[:, None]
     transposed = x.t().to_sparse_csr() if is_sparse(x) else x.t()
     basis = torch.randn(x.shape[1], k, generator=torch.Generator().manual_seed(0)).to(mean)
-    for _ in range(iterations if k else 0):
+    for _ in range(iterations):
         scores = x @ basis - mean.t() @ basis
         basis = torch.linalg.qr(transposed @ scores - mean * scores.sum(0))[0]
     return basis.t()

@@ -38,9 +38,9 @@ def moving_average(previous: Tensor | None, omega: Tensor, mask: Tensor, beta: f
         beta: Weight of the past.
     """
     number = mask.sum(0)
-    mean = torch.where(mask, omega.detach(), 0.0).sum(0) / number.clamp(min=1)
+    mean = torch.where(mask, omega.detach(), 0.0).sum(0) / number  # NaN where there is no label
     if previous is None:
-        return torch.where(number > 0, mean, torch.nan)
+        return mean
     moved = torch.where(previous.isnan(), mean, beta * previous + (1 - beta) * mean)
     return torch.where(number > 0, moved, previous)
 
@@ -65,8 +65,7 @@ class Reweighted(WarmUp):
     Where batches say the ``scaffold`` of each sample, `pictures` has a histogram of the scaffolds' mean factors.
     """
 
-    def __init__(self, gamma: float = 0.5, beta: float = 0.8, detach_weight: bool = False,
-                 warmup_rounds: int = 1) -> None:
+    def __init__(self, gamma: float, beta: float, detach_weight: bool, warmup_rounds: int) -> None:
         super().__init__(warmup_rounds)
         self.check("gamma", gamma, gamma >= 0, "at least 0")
         self.check("beta", beta, 0 <= beta < 1, "at least 0 and below 1")
@@ -76,7 +75,6 @@ class Reweighted(WarmUp):
         self._histogram: list[int] = []
 
     def on_train_start(self, module: LitGraphModule) -> None:
-        super().on_train_start(module)
         self.average = None
         self._seen, self._histogram = [], []
 

@@ -5,6 +5,7 @@ bugs (numbers as in docs/papers/fedsage_plus.md#deviations), put back to show th
 """
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -875,7 +876,9 @@ def test_an_encoder_of_constant_features_keeps_its_random_start():
     encoder.build(3, 2)
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     for x in (torch.ones(5, 3), torch.ones(5, 3).to_sparse_csr(), torch.ones(1, 3)):
-        start_at_topics(encoder, x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # the deviation of nothing would warn
+            start_at_topics(encoder, x)
         assert same(before, encoder.state_dict())
 
 
@@ -955,3 +958,30 @@ def test_an_encoder_of_one_layer_keeps_its_random_start():
     before = {name: value.clone() for name, value in module.encoder.state_dict().items()}
     module.start(impair(random_graph(), 0.3, 0))
     assert same(before, module.encoder.state_dict()) and bool(module.started)
+
+
+def test_eight_iterations_find_the_directions_unless_others_are_asked_for():
+    x = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
+    found = principal_directions(x, 2)
+    assert torch.equal(found, principal_directions(x, 2, iterations=8))
+    assert not torch.equal(found, principal_directions(x, 2, iterations=9))
+
+
+@pytest.mark.parametrize("stored", ["dense", "sparse"])
+def test_of_one_row_or_of_no_feature_there_is_no_direction(stored):
+    for x, width in ((torch.rand(1, 3), 3), (torch.rand(4, 3)[:, :0], 0)):
+        x = x if stored == "dense" else x.to_sparse_csr()
+        assert principal_directions(x, 2).shape == (0, width)
+
+
+def test_one_direction_is_enough_to_start_at():
+    """Two rows, or one feature: units 0 and 1 are +V and -V, of unit deviation."""
+    for x in (torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0], [3.0], [8.0]])):
+        torch.manual_seed(0)
+        encoder = GraphSAGE(hidden_channels=4)
+        encoder.build(x.shape[1], 2)
+        start_at_topics(encoder, x)
+        weight = encoder.convs[0].lin_r.weight
+        assert torch.equal(weight[0], -weight[1])
+        torch.testing.assert_close((x @ weight[0]).std(correction=0), torch.tensor(1.0))
+        torch.testing.assert_close(encoder.convs[0].lin_l.bias[:2], -2 * weight[:2] @ x.mean(0))

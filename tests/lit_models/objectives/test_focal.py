@@ -1,12 +1,14 @@
 """Focal factor, moving average and FedFocal by hand: docs/papers/fedchem.md#hand-values, 1, 2, 7, 8 and 15."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from objective_samples import Linear, assert_same, rows_data, trained, value_at
 from objective_samples import with_objective as using
 
+from lit_models.base import SampleLosses
 from lit_models.objectives import ERM, FedFocal
 from lit_models.objectives.focal import focal_factor, moving_average, normalised
 
@@ -146,6 +148,7 @@ def test_zero_is_allowed_where_it_switches_something_off():
     assert (objective.gamma, objective.beta, objective.warmup_rounds) == (0.0, 0.0, 0)
     default = FedFocal()
     assert (default.gamma, default.beta, default.normalise, default.detach_weight) == (0.5, 0.8, True, False)
+    assert default.warmup_rounds == 1
 
 
 def test_what_keeps_factor_and_quotient_finite_is_one_part_in_ten_million():
@@ -153,3 +156,74 @@ def test_what_keeps_factor_and_quotient_finite_is_one_part_in_ten_million():
     close(1e6 * focal_factor(torch.tensor([-1.0]), 1.0), [0.1])  # a negative omega counts as zero
     close(normalised(torch.tensor([1e-7]), torch.zeros(1)), [1.0])
     close(normalised(torch.tensor([3.0]), torch.tensor([torch.nan])), [3.0])  # a task not seen yet
+
+
+@pytest.mark.parametrize(("detach", "first"), [(False, 0.486583 + 0.342278), (True, 0.486583)])
+def test_the_factor_is_differentiated_unless_it_shall_not_be(detach, first):
+    """L = (1, 2), average 1.5, gamma 1: f = 1 - exp(-L / 1.5), and live f' = exp(-L / 1.5) / 1.5; d/dL of f L is f + L f'."""
+    gradient = value_at(FedFocal(gamma=1.0, detach_weight=detach), [1.0, 2.0])[1]["levels"]
+    second = 0.736403 + (0.0 if detach else 2 * 0.175731)
+    close(gradient, [[first / 2], [second / 2]])  # of the mean over two samples
+
+
+def test_what_is_logged_are_the_means_over_labelled_samples():
+    logged = {}
+    value_at(FedFocal(gamma=1.0), [1.0, 3.0, 50.0], missing=[(2, 0)], logged=logged)
+    close(logged["train/weight"], 1.0)  # (1 / 2 + 3 / 2) / 2
+    close(logged["train/lr_factor"], 1 - (math.exp(-0.5) + math.exp(-1.5)) / 2)
+    value_at(FedFocal(gamma=1.0, normalise=False), [1.0, 3.0], logged=logged)
+    close(logged["train/weight"], 2.0)
+
+
+def fitted(objective, *batches, finish=True):
+    """A fit of these batches, each of samples with these losses and scaffolds."""
+    module = SimpleNamespace(observe=lambda values, mask: None)
+    objective.on_train_start(module)
+    for scaffolds, values in batches:
+        loss = torch.tensor(values).unsqueeze(1).requires_grad_()
+        losses = SampleLosses(loss, torch.ones_like(loss, dtype=torch.bool), torch.arange(len(loss)))
+        batch = SimpleNamespace() if scaffolds is None else SimpleNamespace(scaffold=torch.tensor(scaffolds))
+        objective.factors(module, batch, losses, losses.loss)
+    if finish:
+        objective.on_train_end(module)
+    return objective
+
+
+def test_factors_by_scaffold_are_of_the_last_fit_alone():
+    """Average 2, so 1 - exp(-1 / 2) = .393 twice and 1 - exp(-2) = .865: one scaffold in bin 7 of 20, one in bin 17."""
+    objective, batch = FedFocal(gamma=1.0), ([0, 0, 1], [1.0, 1.0, 4.0])
+    assert objective.pictures() == {}
+    for _ in range(2):
+        found = fitted(objective, batch).pictures()["weight_by_scaffold"]
+        assert {k: n for k, n in enumerate(found) if n} == {7: 1, 17: 1}
+    assert sum(fitted(objective, batch, ([5, 6], [1.0, 1.0])).pictures()["weight_by_scaffold"]) == 4  # scaffolds 0, 1, 5, 6
+    assert fitted(objective, batch, finish=False).pictures() == {}  # not while it trains
+    assert fitted(objective, (None, [1.0, 4.0])).pictures() == {}
+    assert fitted(objective).pictures() == {}  # no batch at all
+
+
+def test_no_graph_and_no_batch_is_kept():
+    objective = fitted(FedFocal(), ([0, 1], [1.0, 2.0]), finish=False)
+    assert len(objective._seen) == 1 and not any(t.requires_grad for t in objective._seen[0])
+    objective.on_train_end(SimpleNamespace())
+    assert objective._seen == [] and objective.average is None
+
+
+def test_factors_are_of_the_normalised_omega_and_in_single_precision_at_least():
+    objective = fitted(FedFocal(gamma=1.0), finish=False)
+    module, mask = SimpleNamespace(observe=lambda values, mask: None), torch.ones(2, 1, dtype=torch.bool)
+    for dtype, found in ((torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        objective.on_train_start(module)
+        loss = torch.tensor([[0.5], [1.5]], dtype=dtype)
+        factor = objective.factors(module, SimpleNamespace(), SampleLosses(loss, mask, torch.arange(2)), loss)
+        assert factor.dtype == found and objective.average.tolist() == [1.0]
+        torch.testing.assert_close(factor, 1 - torch.exp(-loss.to(found)))
+
+
+def test_a_fit_that_follows_a_warm_up_is_none():
+    data, module = rows_data(), Linear(FedFocal(gamma=2.0))
+    module.build(data.schema)
+    later = using(module, FedFocal(gamma=2.0))
+    later.on_round_start(0, 3)
+    later.objective.on_train_end(later)  # a stock Trainer comes next, and tells no round
+    assert_same(trained(later, data), trained(module, data))
