@@ -44,7 +44,6 @@ def mend_counts(predicted: Tensor, num_slots: int) -> Tensor:
     Raises:
         ValueError: A prediction is not finite.
     """
-    predicted = predicted.detach()
     if not bool(torch.isfinite(predicted).all()):
         raise ValueError(
             f"NeighGen predicted {int((~torch.isfinite(predicted)).sum())} neighbour counts that are not finite; "

@@ -48,8 +48,9 @@ def note_proximal(received: dict[str, Tensor], masks: dict[str, Tensor]) -> Tens
 
 
 def code_proximal(received: dict[str, Tensor], weights: dict[str, Tensor]) -> Tensor:
-    r""":math:`\sum_t\lVert W_t-\bar W_t\rVert_2` over tensors, not squared; zero gradient at :math:`W=\bar W`."""
-    return torch.stack([torch.linalg.vector_norm(weights[name] - w.detach()) for name, w in received.items()]).sum()
+    r""":math:`\sum_t\lVert W_t-\bar W_t\rVert_2` over tensors, not squared; zero gradient at :math:`W=\bar W`.
+    ``received`` is detached."""
+    return torch.stack([torch.linalg.vector_norm(weights[name] - w) for name, w in received.items()]).sum()
 
 
 class MaskedProximal(Objective):

@@ -103,7 +103,7 @@ class MOON(AddedTerm):
         super().on_train_end(module)
         self._received = None
         if self.mu:
-            self._previous = {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
+            self._previous = {name: value.to("cpu", copy=True) for name, value in module.state_dict().items()}
 
     def state(self) -> dict[str, Tensor]:
         own = {f"{_PREVIOUS}{name}": value.clone() for name, value in self._previous.items()}
@@ -121,7 +121,7 @@ def rows_of(embedding: Tensor, ids: Tensor, batch: Any) -> Tensor:
         return embedding
     node_id = getattr(batch, "node_id", None)
     node_id = torch.arange(len(embedding), device=ids.device) if node_id is None else node_id
-    sorted_id, order = node_id.sort(stable=True)
+    sorted_id, order = node_id.sort()
     return embedding[order[torch.searchsorted(sorted_id, ids)]]
 
 

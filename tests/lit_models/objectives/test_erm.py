@@ -15,6 +15,11 @@ def test_masked_mean_by_hand():
     torch.testing.assert_close(mean, torch.tensor(3.0))  # (1 + 2 + 6) / 3
     mean.backward()
     torch.testing.assert_close(values.grad, torch.tensor([[1 / 3, 0.0], [1 / 3, 1 / 3]]))
+    values.grad = None
+    whole = masked_mean(values, torch.ones_like(mask))
+    assert whole.item() == 27.25  # (1 + 100 + 2 + 6) / 4
+    whole.backward()
+    assert values.grad.eq(0.25).all()
 
 
 @pytest.mark.parametrize("shape", [(0, 1), (2, 3)])

@@ -43,6 +43,10 @@ def test_squared_distance_adds_up_tensors_and_is_squared():
     received = {"a": torch.zeros(2), "b": torch.ones(1, 1)}
     weights = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([[3.0]]), "c": torch.tensor(9.0)}
     assert squared_distance(weights, received).item() == 29.0
+    for tensors in (weights, received):
+        tensors["b"].requires_grad_()
+    squared_distance(weights, received).backward()
+    assert weights["b"].grad.item() == 4.0 and received["b"].grad is None  # what was received is a constant
 
 
 @pytest.mark.parametrize("mutation", ["detached", "root", "live reference"])

@@ -283,11 +283,16 @@ def test_adam_shrinks_masks_of_unseen_words_o11():
 def test_errors_name_the_remedy():
     with pytest.raises(ValueError, match=r"`Tiny` has no parameter named `\*.mask`. Use `model.init_args.encoder: lit"):
         MaskedProximal().on_train_start(Tiny(ERM(), masked=False))
+    with pytest.raises(ValueError, match="has no parameter named"):
+        MaskedProximal(l1=1e-6, l2=0).on_train_start(Tiny(ERM(), masked=False))
     MaskedProximal(l1=0, l2=0).on_train_start(Tiny(ERM(), masked=False))  # the reference profile needs no masks
+    MaskedProximal(l2=1.0, proximal="code").on_train_start(Tiny(ERM(), masked=False))  # nor does a pull of the weights
     with pytest.raises(ValueError, match="call `on_train_start` before the first batch"):
         MaskedProximal().penalties(Tiny(ERM()))
     with pytest.raises(ValueError, match="must be >= 0"):
         MaskedProximal(l2=-1.0)
+    with pytest.raises(ValueError, match="`l1` and `l2` of `MaskedProximal` must be >= 0, but are -1e-06 and 0.001"):
+        MaskedProximal(l1=-1e-6)
     with pytest.raises(ValueError, match=r"`proximal` must be one of \('note', 'code', 'none'\), but is 'paper'"):
         MaskedProximal(proximal="paper")
     with pytest.raises(ValueError, match="`l1_reduction` must be one of"):
@@ -309,7 +314,8 @@ def test_the_warning_begins_above_what_is_advised(recwarn):
     for quiet in ({"l1": 1e-5}, {"l1": 1.0, "l1_reduction": "mean"}, {}):
         MaskedProximal(**quiet)
     assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
-    with pytest.warns(UserWarning, match="l1: 1.1e-05"):
+    with pytest.warns(UserWarning, match="l1: 1.1e-05") as warned:
         MaskedProximal(l1=1.1e-5)
+    assert warned[0].filename == __file__  # where the value was given
     defaults = MaskedProximal()
     assert (defaults.l1, defaults.l2, defaults.l1_reduction, defaults.proximal) == (0.0, 1e-3, "sum", "note")

@@ -241,3 +241,78 @@ def test_memory_survives_a_copy_and_arguments_are_checked():
 def test_defaults():
     default = MOON()
     assert (default.mu, default.tau, default.warmup_rounds) == (1.0, 0.5, 1)
+    assert type(default.base) is ERM and MOON(mu=0.0).mu == 0.0 and MOON(tau=1e-9, warmup_rounds=0).warmup_rounds == 0
+
+
+def test_cosines_of_short_and_long_rows_by_hand():
+    a = torch.tensor([[0.03, 0.04], [300.0, 400.0], [0.6, 0.8]])
+    close(cosine(a, torch.tensor([[0.1, 0.0], [0.0, 0.2], [-6.0, -8.0]])), [0.6, 0.8, -1.0])
+
+
+def test_the_gradient_of_a_zero_row_is_the_others_direction():
+    """As if its length were one."""
+    zero = torch.zeros(1, 2, requires_grad=True)
+    cosine(zero, torch.tensor([[3.0, 4.0]])).sum().backward()
+    close(zero.grad, [[0.6, 0.8]])
+
+
+def test_hooks_reach_the_base_and_a_fit_ends_the_warm_up():
+    class Recording(ERM):
+        calls = ()
+
+        def on_train_start(self, module):
+            self.calls = (*self.calls, "start")
+
+        def on_train_end(self, module):
+            self.calls = (*self.calls, "end")
+
+    module = Linear(MOON(base=Recording()))
+    module.on_round_start(0, 3)
+    make_trainer(max_epochs=1).fit(module, ROWS)
+    assert module.objective.base.calls == ("start", "end") and not module.objective.warming_up
+
+
+def test_nothing_is_measured_without_factor_and_the_width_of_the_outputs_once():
+    passes = []
+
+    class Counting(Linear):
+        def forward(self, batch, x=None):
+            passes.append(1)
+            return super().forward(batch, x)
+
+    data = rows_data(9)  # three batches
+    for mu, expected in ((0.0, 0), (1.0, 1)):
+        passes.clear()
+        module = Counting(MOON(mu=mu))
+        module.build(data.schema)
+        module.objective.load_state({"previous/layer.weight": torch.randn(2, 4)})
+        received = in_first_step(module, data, lambda batch, module=module: module.objective._received)
+        assert len(passes) == expected and (received is None) == (mu == 0.0)
+
+
+def test_a_sample_with_any_label_counts():
+    """Two tasks; the third row has a label of one, the fourth of none: the mean of the term is over three."""
+    nan, logged = float("nan"), {}
+    x = [[1.0, 1.0], [1.0, -1.0], [1.0, 1.0], [5.0, 0.3]]
+    data = Rows(x, [[0.0, 0.0], [0.0, 0.0], [0.0, nan], [nan, nan]], batch_size=4)
+    module = Linear(MOON(mu=1.0), [[0.6, 0.8], [0.0, 0.0]])
+    module.build(data.schema)
+    module.objective.load_state({"previous/layer.weight": torch.tensor([[0.8, 0.6], [0.0, 0.0]])})
+    module.log_values = logged.update
+
+    def step(batch):
+        table = module.objective._received.at(batch.sample_id)
+        current = module.embed(batch).detach()
+        loss_and_gradient(module, batch)
+        return contrastive(current, table["received"], table["previous"], 0.5)[batch.y.isfinite().any(1)]
+
+    terms = in_first_step(module, data, step)
+    assert len(terms) == 3
+    close(logged["train/contrastive"], terms.mean())
+
+
+def test_a_remembered_model_does_not_change_with_the_tensors_that_it_came_from():
+    objective, given = MOON(), {"previous/w": torch.ones(1)}
+    objective.load_state(given)
+    given["previous/w"].zero_()
+    assert objective.state()["previous/w"].item() == 1.0
