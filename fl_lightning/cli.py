@@ -20,7 +20,7 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from fl_lightning.central import fit_centrally
-from fl_lightning.commands import AT_SITES, COMPARING
+from fl_lightning.command_names import AT_SITES, COMPARING
 from fl_lightning.config_errors import sentence
 from fl_lightning.config_files import check_plain, load_yaml
 from fl_lightning.engine.checkpoint import run_of

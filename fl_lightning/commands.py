@@ -7,15 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from fl_lightning.command_names import AT_SITES, COMPARING
 from fl_lightning.config_errors import told
-from fl_lightning.errors import FederationError
+from fl_lightning.errors import MISTAKES
 from fl_lightning.packaged_configs import find_config
-
-AT_SITES = ("site", "server", "client")  # fl_lightning/flower/commands.py
-COMPARING = ("compare", "report")  # fl_lightning/comparison/commands.py
-
-# What a user can put right: told without a traceback.
-MISTAKES = (ValueError, FederationError, OSError)
 
 
 def main(args: Sequence[str]) -> int:

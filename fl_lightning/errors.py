@@ -7,3 +7,7 @@ class FederationError(RuntimeError):
 
 class ResumeError(ValueError):
     """A checkpoint does not belong to this configuration, these clients or this data."""
+
+
+# What a user can put right: told without a traceback.
+MISTAKES = (ValueError, FederationError, OSError)

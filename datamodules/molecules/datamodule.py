@@ -19,11 +19,11 @@ from datamodules.molecules import split as splits
 from datamodules.molecules.cache import default_cache_dir
 from datamodules.molecules.division import Division, DivisionSpec, divide, list_members
 from datamodules.molecules.encode import FRAGMENTS
-from datamodules.molecules.featuriser import FEATURISER, NUM_ATOM_FEATURES, NUM_BOND_FEATURES
 from datamodules.molecules.label_checks import check_labels
 from datamodules.molecules.loaders import ClientMoleculeDataModule, MoleculeLoaders, content_sha256, label_statistics
 from datamodules.molecules.report import record_division, report_molecules
 from datamodules.molecules.scaffold import scaffold_labels
+from datamodules.molecules.schema import molecule_schema
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, check_policy, molecule_set
 
 PARTITIONS = ("scaffold_lda", "official", "iid", "random", "label", "column")
@@ -193,13 +193,9 @@ class MoleculeDataModule(MoleculeLoaders):
         no unit is known) in the order of the labels, ``atom_features``, ``bond_features`` (both 0 without bonds),
         ``featuriser`` (what these numbers mean), ``positions`` (whether there are some), ``metric`` (``rmse``, ``mae`` or
         ``auroc``); with ``normalize_labels`` also ``label_mean`` and ``label_std``, lists of ``num_tasks`` numbers."""
-        packed, bonds = self.molecules.packed, "atom" in self.molecules.packed.nodes
-        schema: dict[str, Any] = {
-            "task": self.task, "num_tasks": packed.y.size(1), "atom_features": NUM_ATOM_FEATURES if bonds else 0,
-            "bond_features": NUM_BOND_FEATURES if bonds else 0, "positions": "pos" in packed.nodes, "metric": self.metric,
-            "task_names": self.task_names, "units": self.units or None, "featuriser": FEATURISER if bonds else "atomic numbers"}
+        schema = molecule_schema(self.molecules, self.task, self.metric)
         if self.normalize_labels:
-            schema["label_mean"], schema["label_std"] = label_statistics(packed.y[self.division.trained])
+            schema["label_mean"], schema["label_std"] = label_statistics(self.molecules.packed.y[self.division.trained])
         return schema
 
     def client_datamodules(self) -> list[ClientMoleculeDataModule]:

@@ -22,10 +22,10 @@ import yaml
 from tqdm import tqdm
 
 from fl_lightning.cli import FederatedCLI
-from fl_lightning.commands import MISTAKES
 from fl_lightning.comparison.plan import Cell
 from fl_lightning.config_errors import told
 from fl_lightning.engine.checkpoint import existing
+from fl_lightning.errors import MISTAKES
 from fl_lightning.reporting.monitor import Monitor
 
 

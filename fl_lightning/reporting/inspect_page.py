@@ -7,10 +7,10 @@ from typing import Any
 
 import matplotlib as mpl
 
+from fl_lightning.reporting.clients import name_client
 from fl_lightning.reporting.drawing import COLOURS, HATCHES, Figure, drawing, legend, log_megabytes, svg
 from fl_lightning.reporting.forecast import readable
 from fl_lightning.reporting.formats import short
-from fl_lightning.reporting.inspection import named_client
 from fl_lightning.reporting.page import page
 from fl_lightning.reporting.summary import Row
 
@@ -53,7 +53,7 @@ def inspection_figures(report: Mapping[str, Any]) -> list[Figure | None]:
 
 
 def _where(finding: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    return f"[{finding['kind']}" + ("" if finding["client"] is None else f", {named_client(report, finding['client'])}") + "] "
+    return f"[{finding['kind']}" + ("" if finding["client"] is None else f", {name_client(report, finding['client'])}") + "] "
 
 
 def _names(report: Mapping[str, Any]) -> list[str]:
@@ -75,7 +75,7 @@ def _task_rows(report: Mapping[str, Any]) -> list[Row]:
         return []
     rows = [{"client": "all", "task": task, **entry} for task, entry in report["labels_whole"].items()]
     for client, tasks in enumerate(labels):
-        rows += [{"client": named_client(report, client), "task": task, **entry} for task, entry in tasks.items()]
+        rows += [{"client": name_client(report, client), "task": task, **entry} for task, entry in tasks.items()]
     return rows
 
 

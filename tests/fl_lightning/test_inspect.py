@@ -14,8 +14,9 @@ from federations import CPU
 from datamodules import GraphCSVDataModule, MoleculeCSVDataModule, SyntheticCitationDataModule
 from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.commands import main
+from fl_lightning.reporting.clients import client_columns
 from fl_lightning.reporting.forecast import forecast, readable
-from fl_lightning.reporting.inspection import client_columns, inspect_data
+from fl_lightning.reporting.inspection import inspect_data
 from fl_lightning.settings import FederationSettings
 from fl_lightning.strategies import FedPub, FedSagePlus, LocalOnly
 from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNeighGen, LitNodeClassifier, MaskedGCN
