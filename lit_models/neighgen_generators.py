@@ -163,11 +163,11 @@ def peer_gradient(
         )
     generator = torch.Generator().manual_seed(slot_seed)
     slots = draw_slots(counts, fgen.num_slots, sampler, generator)
-    leaves = {name: weights[name].detach().clone().requires_grad_() for name in own}
+    leaves = {name: weights[name].detach().requires_grad_() for name in own}
     total = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     rows = max(1, chunk // fgen.num_slots)
     with torch.enable_grad():
-        for part_u, part_slots in zip(u.detach().split(rows), slots.split(rows), strict=True):
+        for part_u, part_slots in zip(u.split(rows), slots.split(rows), strict=True):
             candidates, _ = functional_call(fgen, leaves, (part_u, part_slots))
             loss = cross_feature_loss(candidates, features, num_nodes, alpha, chunk)
             for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):

@@ -112,8 +112,6 @@ def local_feature_loss(
     """
     nearest = nearest_hidden(candidates, owner, pair_ptr, pair_target, hidden_x, chunk)
     has_target = (nearest >= 0).nonzero().squeeze(1)
-    if len(has_target) == 0:
-        return candidates.sum() * 0.0
     return (candidates[has_target] - hidden_x[nearest[has_target]]).square().sum() / num_nodes
 
 
@@ -131,7 +129,7 @@ def cross_feature_loss(
         alpha: α, the weight of the cross-client term.
         chunk: Candidates compared at a time; bounds the memory at ``chunk * (N_j + F)`` floats.
     """
-    if len(candidates) == 0 or features.shape[0] == 0:
+    if features.shape[0] == 0:
         return candidates.sum() * 0.0
     nearest = nearest_row(candidates, features, chunk)
     parts = [

@@ -751,7 +751,7 @@ def test_the_gradient_of_a_step_is_gone_afterwards(client):
     assert all(p.grad is None for p in module.parameters())
 
 
-@pytest.mark.parametrize("chunk", [3, 6, 9, 1000])
+@pytest.mark.parametrize("chunk", [1, 3, 6, 9, 1000])
 def test_an_answer_does_not_depend_on_how_many_vectors_are_compared_at_once(client, chunk):
     """Parts of a request add up: none is counted twice, as it is where gradients of earlier parts are not set to zero."""
     module, batch = client
@@ -761,13 +761,16 @@ def test_an_answer_does_not_depend_on_how_many_vectors_are_compared_at_once(clie
         torch.testing.assert_close(gradient, whole[name], atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("feature_range", "mean"), [("tanh", [-1.0, 0.0, 1.0]), ("sigmoid", [0.0, 0.5, 1.0])])
-def test_features_that_are_always_at_the_end_of_their_range_give_a_finite_start(feature_range, mean):
-    """A word that each or no node has: atanh and logit of it are infinite."""
+@pytest.mark.parametrize(
+    ("feature_range", "mean", "end"), [("tanh", [-1.0, 0.0, 1.0], 3.800201), ("sigmoid", [0.0, 0.5, 1.0], 9.210240)]
+)
+def test_features_that_are_always_at_the_end_of_their_range_give_a_finite_start(feature_range, mean, end):
+    """A word that each or no node has: atanh and logit of it are infinite. Those of .999 and of 1e-4 are the end."""
     fgen = FeatureGenerator(4, 3, 2, (5,), feature_range)
     fgen.start_at(torch.tensor(mean))
     candidates, _ = fgen(torch.zeros(1, 4), torch.ones(1, 2, dtype=torch.bool))
-    assert bool(fgen.out.bias.isfinite().all()) and (candidates - torch.tensor(mean)).abs().max() < 0.1
+    torch.testing.assert_close(fgen.out.bias.detach(), torch.tensor([-end, 0.0, end] * 2), atol=1e-3, rtol=0)
+    assert (candidates - torch.tensor(mean)).abs().max() < 0.1
 
 
 def test_a_known_number_of_missing_neighbours_replaces_the_predicted_one():
@@ -894,6 +897,8 @@ def test_defaults_of_the_generators():
     assert same(by_default, peer_gradient(fgen, weights, u, counts, **arguments, **said))
     with pytest.raises(ValueError, match="fewer than `min_batch: 32`"):
         peer_gradient(fgen, weights, u, torch.tensor([3, 4, 4, 4, 4, 4, 4, 4]), **arguments)
+    with pytest.raises(ValueError, match="count_activation: x` is unknown; use one of softplus, relu."):
+        CountGenerator(4, "x")
     with pytest.raises(ValueError, match="feature_range: x` is unknown"):
         FeatureGenerator(4, 3, feature_range="x")
 

@@ -351,16 +351,28 @@ def test_no_targets_at_all_gives_zero_with_a_zero_gradient():
 
 def test_no_candidates_gives_zero():
     weight = torch.ones(2, requires_grad=True)
-    empty = weight * torch.zeros(0, 2)
     none = torch.zeros(0, dtype=torch.long)
-    loss = local_feature_loss(empty, none, PTR, TARGET, HIDDEN, 4) + cross_feature_loss(empty, V_J, 4)
-    loss.backward()
-    assert loss.item() == 0 and torch.equal(weight.grad, torch.zeros(2))
+    for features in (V_J, V_J.to_sparse_csr(), V_J[:0]):
+        empty = weight * torch.zeros(0, 2)
+        loss = local_feature_loss(empty, none, PTR, TARGET, HIDDEN, 4) + cross_feature_loss(empty, features, 4)
+        loss.backward()
+        assert loss.item() == 0 and torch.equal(weight.grad, torch.zeros(2))
 
 
 def test_peer_with_one_node_and_no_edges():
     assert cross_feature_loss(torch.zeros(2, 3), torch.ones(1, 3), num_nodes=1).item() == 6.0
-    assert cross_feature_loss(torch.zeros(2, 3), torch.zeros(0, 3), num_nodes=1).item() == 0.0
+    candidates = torch.ones(2, 3, requires_grad=True)
+    nothing = cross_feature_loss(candidates, torch.zeros(0, 3), num_nodes=1)
+    nothing.backward()
+    assert nothing.item() == 0.0 and torch.equal(candidates.grad, torch.zeros(2, 3))
+
+
+def test_defaults_of_the_cross_term():
+    assert cross_feature_loss(CANDIDATES, V_J, 4).item() == pytest.approx(1.64 / 4)  # alpha = 1
+
+
+def test_a_candidate_whose_owner_has_no_target_has_none():
+    assert nearest_hidden(CANDIDATES, OWNER, PTR, TARGET, HIDDEN).tolist() == [1, -1, 0, 0]
 
 
 def test_nan_candidate_gives_a_nan_loss_not_an_index_error():

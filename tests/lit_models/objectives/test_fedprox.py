@@ -156,3 +156,15 @@ def test_term_is_logged_as_the_mean_over_the_epoch():
 def test_defaults_and_zero():
     default = FedProx()
     assert (default.mu, default.variant, default.warmup_rounds) == (0.01, "paper", 1) and FedProx(mu=0.0).mu == 0.0
+
+
+@pytest.mark.parametrize(("mu", "round", "kept"), [(0.0, None, False), (1.0, 0, False), (1.0, 1, True), (1.0, None, True)])
+def test_the_weights_as_received_are_kept_where_there_is_a_term_as_constants(mu, round, kept):
+    module = Linear(FedProx(mu=mu), [[1.0, 2.0]])
+    if round is not None:
+        module.on_round_start(round, 9)
+    received = in_first_step(module, ONE, lambda batch: module.objective._received)
+    assert (received is not None) == kept
+    if kept:
+        assert received["layer.weight"].tolist() == [[1.0, 2.0]] and not received["layer.weight"].requires_grad
+    assert module.objective._received is None
