@@ -58,7 +58,8 @@ class NeighborSampler:
     def _draw(self, nodes: Tensor, fanout: int) -> tuple[Tensor, Tensor]:
         """At most ``fanout`` neighbours of each node, and for each the index into ``nodes`` of the node that drew
         it."""
-        owner, rank, position = expand_rows(self._indptr, nodes)
+        position, owner, start = expand_rows(self._indptr, nodes)
+        rank = torch.arange(owner.numel()) - start[owner]  # counts the neighbours of each node
         if fanout != ALL and rank.numel() and int(rank.max()) >= fanout:
             shuffled = torch.argsort(torch.rand(owner.numel(), dtype=torch.float64))
             shuffled = shuffled[torch.argsort(owner[shuffled], stable=True)]  # by owner again, at random within each

@@ -32,24 +32,30 @@ def row_pointers(sorted_row: Tensor, num_rows: int) -> Tensor:
 
 
 def expand_rows(indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All stored entries of ``rows``: ``(owner, rank, position)``.
+    """All entries of some rows of a compressed matrix, or of some segments of whatever lies one after another.
 
-    ``owner`` is the index into ``rows`` (ascending), ``rank`` counts the entries of one row from 0, ``position``
-    points into the arrays of columns and values.
+    Args:
+        indptr: Start of each row and the end of the last, int64 ``(N + 1,)``.
+        rows: Which rows, in this order, int64 ``(R,)``; one may be there several times.
+
+    Returns:
+        ``position`` of each entry in the arrays of columns and values, int64 ``(E,)``; ``owner``, the index into ``rows``
+        that it belongs to, ascending, ``(E,)``; and ``start``, where the rows begin among the E entries, ``(R + 1,)``.
     """
-    count = indptr[rows + 1] - indptr[rows]
-    owner = torch.repeat_interleave(torch.arange(rows.numel()), count)
-    rank = torch.arange(owner.numel()) - (count.cumsum(0) - count)[owner]
-    return owner, rank, indptr[rows][owner] + rank
+    first = indptr.index_select(0, rows)
+    count = indptr.index_select(0, rows + 1).sub_(first)
+    start = torch.zeros(count.numel() + 1, dtype=torch.long)
+    torch.cumsum(count, 0, out=start[1:])
+    owner = torch.repeat_interleave(count)
+    return first.sub_(start[:-1]).index_select(0, owner).add_(torch.arange(owner.numel())), owner, start
 
 
 def select_rows(x: Tensor, rows: Tensor) -> Tensor:
     """``x[rows]`` for a dense or CSR matrix, shape ``(len(rows), F)``, in the layout of ``x``."""
     if x.layout != torch.sparse_csr:
         return x[rows]
-    owner, _, position = expand_rows(x.crow_indices(), rows)
-    indptr = row_pointers(owner, rows.numel())
-    return csr_tensor(indptr, x.col_indices()[position], x.values()[position], (rows.numel(), x.size(1)))
+    position, _, start = expand_rows(x.crow_indices(), rows)
+    return csr_tensor(start, x.col_indices()[position], x.values()[position], (rows.numel(), x.size(1)))
 
 
 def normalize_rows(x: Tensor) -> Tensor:

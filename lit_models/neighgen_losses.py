@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lit_models.sparse import expand_rows
+
 
 def count_loss(predicted: Tensor, target: Tensor, beta: float = 1.0) -> Tensor:
     r"""L^d: mean over nodes of smoothL1 between the *unrounded* prediction and n_v, nodes with n_v = 0 included.
@@ -148,10 +150,8 @@ def nearest_hidden(
     Of equally near targets the smallest row is taken, so the choice does not depend on the order of the pairs.
     """
     num_candidates, num_hidden = len(candidates), len(hidden_x)
-    degree = (pair_ptr[1:] - pair_ptr[:-1])[owner]
-    query = torch.repeat_interleave(degree)  # all (candidate, target) pairs, by candidate
-    position = torch.arange(len(query), device=query.device) - (degree.cumsum(0) - degree)[query]
-    target = pair_target[pair_ptr[owner[query]] + position]
+    pair, query = expand_rows(pair_ptr, owner)  # all (candidate, target) pairs, by candidate
+    target = pair_target[pair]
     distance = candidates.new_empty(len(query))
     for start in range(0, len(query), chunk):
         part = slice(start, start + chunk)
@@ -162,7 +162,7 @@ def nearest_hidden(
     nearest = torch.full((num_candidates,), num_hidden, device=query.device)
     nearest.scatter_reduce_(0, query[tied], target[tied], "amin")
     # A NaN candidate ties with nothing: keep a valid row, so that the loss is NaN and not an index error.
-    return torch.where(degree > 0, nearest.clamp(max=num_hidden - 1), -1)
+    return torch.where(pair_ptr.diff()[owner] > 0, nearest.clamp(max=num_hidden - 1), -1)
 
 
 @torch.no_grad()
@@ -182,10 +182,7 @@ def dense_rows(features: Tensor, index: Tensor) -> Tensor:
         return features[index]
     if features.layout != torch.sparse_csr:
         raise ValueError(f"Features must be dense or sparse CSR, not {features.layout}; use `x.to_sparse_csr()`.")
-    pointer = features.crow_indices()
-    length = pointer[index + 1] - pointer[index]
-    row = torch.repeat_interleave(length)
-    entry = pointer[index][row] + torch.arange(len(row), device=row.device) - (length.cumsum(0) - length)[row]
+    entry, row = expand_rows(features.crow_indices(), index)
     rows = torch.zeros(len(index), features.shape[1], dtype=features.dtype, device=features.device)
     rows[row, features.col_indices()[entry].long()] = features.values()[entry]
     return rows

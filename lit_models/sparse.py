@@ -74,6 +74,23 @@ class SparseMatrix(NamedTuple):
         return cls(Rows(start, column, values), _compress(column, row, values, matrix.size(1)))
 
 
+def expand_rows(start: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """All entries of some rows of a compressed matrix: torch cannot index one.
+
+    Args:
+        start: Start of each row and the end of the last, int64 ``(n + 1,)``.
+        rows: Which rows, in this order, int64 ``(R,)``; one may be there several times.
+
+    Returns:
+        Position of each entry in the arrays of columns and values, and the index into ``rows`` that it belongs to
+        (ascending); int64 ``(E,)`` each.
+    """
+    length = start[rows + 1] - start[rows]
+    owner = torch.repeat_interleave(length)
+    first = start[rows] - (length.cumsum(0) - length)
+    return first[owner] + torch.arange(owner.numel(), device=owner.device), owner
+
+
 def _compress(row: Tensor, column: Tensor, values: Tensor, num_rows: int) -> Rows:
     order = torch.argsort(row, stable=True)
     start = F.pad(torch.bincount(row, minlength=num_rows).cumsum(0), (1, 0))
@@ -207,7 +224,7 @@ class Graph:
             length = features.rows.start.diff()[matrix.rows.columns]  # entries that each edge brings along
             if int(length.sum()) > 4 * allowed:
                 return None
-            product = _product(matrix.rows, features.rows, length, self.x.size(1))
+            product = _product(matrix.rows, features.rows, self.x.size(1))
             return None if product.num_entries > allowed else product
 
         return _once(self._of_graph, f"{name} X", compute)
@@ -220,14 +237,13 @@ def _once(store: dict[str, Any], name: str, compute: Callable[[], T]) -> T:
     return store[name]
 
 
-def _product(left: Rows, right: Rows, length: Tensor, num_columns: int) -> SparseMatrix:
-    """``left @ right``; ``length`` is the number of entries of the right row that each entry of ``left`` selects."""
+def _product(left: Rows, right: Rows, num_columns: int) -> SparseMatrix:
+    """``left @ right``: each entry of ``left`` selects a row of ``right``."""
     num_rows = left.start.numel() - 1
-    row = torch.repeat_interleave(torch.arange(num_rows, device=length.device), left.start.diff())
-    first = torch.repeat_interleave(right.start[:-1][left.columns] - (length.cumsum(0) - length), length)
-    entry = first + torch.arange(first.numel(), device=length.device)
-    values = torch.repeat_interleave(left.values, length) * right.values[entry]
-    place = torch.repeat_interleave(row, length) * num_columns + right.columns[entry]
+    row = torch.repeat_interleave(left.start.diff())
+    entry, selected_by = expand_rows(right.start, left.columns)
+    values = left.values[selected_by] * right.values[entry]
+    place = row[selected_by] * num_columns + right.columns[entry]
     place, slot = torch.unique(place, return_inverse=True)
     values = torch.zeros(place.numel(), dtype=values.dtype, device=values.device).index_add_(0, slot, values)
     row, column = torch.div(place, num_columns, rounding_mode="floor"), place % num_columns

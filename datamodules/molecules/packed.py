@@ -17,6 +17,7 @@ from torch_geometric.data import Batch, Data
 from datamodules.molecules.encode import EncodedTable
 from datamodules.molecules.environments import atom_environments
 from datamodules.molecules.featuriser import NUM_BOND_FEATURES, SELF_LOOP, decode_atoms, decode_bonds
+from datamodules.sparse import expand_rows
 
 BOND_FEATURES = decode_bonds(torch.arange(1 << NUM_BOND_FEATURES))      # (8192, 13): row c = features of bond code c
 
@@ -58,13 +59,13 @@ class PackedMolecules:
             int64 ``(n,)`` and ``pos`` float ``(n, 3)`` in angstrom.
         """
         chosen = torch.as_tensor(indices, dtype=torch.long)
-        atom, owner, ptr = _gather(self.node_ptr, chosen)
+        atom, owner, ptr = expand_rows(self.node_ptr, chosen)
         values: dict[str, Tensor] = {}
         slices = {}
         if "atom" in self.nodes:
             values["x"] = self.atom_table.index_select(0, self.nodes["atom"].index_select(0, atom))
             values["environment"] = self.environments.index_select(0, atom)
-            edge, edge_owner, edge_slice = _gather(self.edge_ptr, chosen)
+            edge, edge_owner, edge_slice = expand_rows(self.edge_ptr, chosen)
             values["edge_index"] = self.edges["ends"].index_select(1, edge) + ptr.index_select(0, edge_owner)
             values["edge_type"] = self.edges["code"].index_select(0, edge).long()
             values["edge_attr"] = BOND_FEATURES.index_select(0, values["edge_type"])
@@ -89,8 +90,8 @@ class PackedMolecules:
     def select(self, indices: np.ndarray | list[int] | Tensor) -> PackedMolecules:
         """A copy that holds the molecules at ``indices`` and nothing of the others."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
-        atom, _, node_ptr = _gather(self.node_ptr, chosen)
-        edge, _, edge_ptr = _gather(self.edge_ptr, chosen)
+        atom, _, node_ptr = expand_rows(self.node_ptr, chosen)
+        edge, _, edge_ptr = expand_rows(self.edge_ptr, chosen)
         return replace(self, y=self.y[chosen], sample_id=self.sample_id[chosen], node_ptr=node_ptr, edge_ptr=edge_ptr,
                        scaffold=None if self.scaffold is None else self.scaffold[chosen],
                        nodes={name: value[atom] for name, value in self.nodes.items()},
@@ -125,8 +126,8 @@ def pack(encoded: EncodedTable, rows: np.ndarray, y: np.ndarray, sample_id: np.n
     """
     atoms, bonds = encoded.atom_count[rows], encoded.bond_count[rows]
     distinct, atom = np.unique(encoded.atom_code, return_inverse=True)
-    atom_rows, _, node_ptr = (t.numpy() for t in _gather(_pointer(encoded.atom_count), torch.as_tensor(rows)))
-    bond_rows, bond_owner, bond_ptr = (t.numpy() for t in _gather(_pointer(encoded.bond_count), torch.as_tensor(rows)))
+    atom_rows, _, node_ptr = (t.numpy() for t in expand_rows(_pointer(encoded.atom_count), torch.as_tensor(rows)))
+    bond_rows, bond_owner, bond_ptr = (t.numpy() for t in expand_rows(_pointer(encoded.bond_count), torch.as_tensor(rows)))
     edge_ptr = np.concatenate([[0], np.cumsum(2 * bonds + atoms)])
 
     # Edges of a molecule: bond b of b_m at 2b and 2b + 1, then one self-loop per atom.
@@ -188,13 +189,3 @@ def _as_is(batch: Batch) -> Batch:
 
 def _pointer(counts: np.ndarray) -> Tensor:
     return torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-
-
-def _gather(ptr: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the chosen segments, the segment (0 .. B-1) of each row, and where the segments start in the result."""
-    start = ptr.index_select(0, chosen)
-    count = ptr.index_select(0, chosen + 1).sub_(start)
-    out = torch.zeros(count.numel() + 1, dtype=torch.long)
-    torch.cumsum(count, 0, out=out[1:])
-    owner = torch.repeat_interleave(count)
-    return start.sub_(out[:-1]).index_select(0, owner).add_(torch.arange(owner.numel())), owner, out

@@ -1,4 +1,4 @@
-"""Edges, components, induced subgraphs and sparse features against hand values and dense algebra."""
+"""Edges, components and induced subgraphs against hand values and other implementations."""
 
 import networkx as nx
 import pytest
@@ -7,7 +7,7 @@ from graph_fixtures import edges, random_graph, small_graphs
 from torch_geometric.data import Data
 
 from datamodules import subgraph_of
-from datamodules.sparse import csr_from_entries, empty_rows, normalize_rows, select_rows
+from datamodules.sparse import csr_from_entries
 from datamodules.topology import connected_components, largest_component, undirected_edges
 
 
@@ -65,25 +65,3 @@ def test_subgraph_refuses_repeated_and_foreign_ids():
     with pytest.raises(ValueError, match="ids from 0 to 4, but got 2 to 7"):
         subgraph_of(graph, torch.tensor([2, 7]))
     assert subgraph_of(graph, torch.zeros(0)).num_nodes == 0
-
-
-def test_sparse_rows_agree_with_dense_algebra():
-    torch.manual_seed(0)
-    dense = torch.randint(0, 3, (9, 6)).float() * (torch.rand(9, 6) < 0.4)
-    dense[2] = 0
-    row, col = dense.nonzero(as_tuple=True)
-    order = torch.randperm(row.numel())
-    x = csr_from_entries(row[order], col[order], dense[row, col][order], (9, 6))
-    assert x.layout == torch.sparse_csr and torch.equal(x.to_dense(), dense)
-    rows = torch.tensor([8, 2, 2, 0])
-    assert torch.equal(select_rows(x, rows).to_dense(), dense[rows])
-    total = dense.sum(1, keepdim=True)
-    expected = torch.where(total > 0, dense / total.clamp(min=1e-9), dense)
-    torch.testing.assert_close(normalize_rows(x).to_dense(), expected)
-    torch.testing.assert_close(normalize_rows(dense), expected)
-    assert empty_rows(x) == empty_rows(dense) == int((dense.sum(1) == 0).sum()) >= 1
-
-
-def test_repeated_entries_are_summed_and_zeros_dropped():
-    x = csr_from_entries(torch.tensor([0, 0, 1]), torch.tensor([1, 1, 0]), torch.tensor([2.0, 3.0, 0.0]), (2, 2))
-    assert x.to_dense().tolist() == [[0, 5], [0, 0]] and x.values().numel() == 1

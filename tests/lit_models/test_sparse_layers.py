@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_models import sparse
-from lit_models.sparse import Graph, SparseInputLinear, SparseMatrix, remember, spmm
+from lit_models.sparse import Graph, SparseInputLinear, SparseMatrix, expand_rows, remember, spmm
 
 
 def dense_aggregation(name: str, edge_index: torch.Tensor, num_nodes: int) -> torch.Tensor:
@@ -21,6 +21,12 @@ def dense_aggregation(name: str, edge_index: torch.Tensor, num_nodes: int) -> to
     loops = adjacency + torch.eye(num_nodes)
     scale = loops.sum(1).rsqrt()
     return scale[:, None] * loops * scale[None, :]
+
+
+def test_entries_of_chosen_rows_by_hand():
+    # rows of 2, 0 and 3 entries; rows 2, 1, 0, 0 are asked for
+    entry, owner = expand_rows(torch.tensor([0, 2, 2, 5]), torch.tensor([2, 1, 0, 0]))
+    assert entry.tolist() == [2, 3, 4, 0, 1, 0, 1] and owner.tolist() == [0, 0, 0, 2, 2, 3, 3]
 
 
 def test_product_and_gradient_by_hand():
