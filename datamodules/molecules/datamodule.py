@@ -211,8 +211,7 @@ class MoleculeDataModule(MoleculeLoaders):
         return self._clients
 
     def partition_record(self) -> dict[str, Any]:
-        """What ``partition.json`` holds: method, seed, the rows of each client with their SHA-256, the rows of the
-        server's parts, and training rows that no client got (``official`` only)."""
+        """What ``partition.json`` holds: :func:`~datamodules.molecules.report.record_division`."""
         return record_division(self.molecules, self.division, self._division_spec(), self.acyclic)
 
     def fingerprint(self) -> str:
@@ -225,11 +224,7 @@ class MoleculeDataModule(MoleculeLoaders):
         return sha.hexdigest()
 
     def report(self) -> dict[str, Any]:
-        """What ``inspect`` shows: sizes, labels and scaffolds per client, and findings with remedies.
-
-        ``scaffold_tv`` is the total variation of each client's scaffolds from those of all training molecules,
-        ``scaffold_tv_iid`` what a random split of as many clients gives on average.
-        """
+        """What ``inspect`` shows: :func:`~datamodules.molecules.report.report_molecules`."""
         options = {"dataset": type(self).__name__, "fragments": self.fragments, "acyclic": self.acyclic,
                    "batch_size": self.batch_size, "sizes": self.part_sizes(len(self.molecules))}
         return report_molecules(self.molecules, self.division, self._division_spec(), self.schema, options)

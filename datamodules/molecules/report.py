@@ -26,7 +26,8 @@ from datamodules.molecules.table import MoleculeSet
 
 
 def record_division(molecules: MoleculeSet, division: Division, spec: DivisionSpec, acyclic: str) -> dict[str, Any]:
-    """What ``partition.json`` holds.
+    """What ``partition.json`` holds: method, seed, the rows of each client with their SHA-256, the rows of the server's parts,
+    and training rows that no client got (``official`` only).
 
     Args:
         molecules: All usable molecules.
@@ -50,7 +51,10 @@ def record_division(molecules: MoleculeSet, division: Division, spec: DivisionSp
 
 def report_molecules(molecules: MoleculeSet, division: Division, spec: DivisionSpec, schema: Mapping[str, Any],
                      options: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of a molecule data module.
+    """Sizes, labels and scaffolds per client, and findings with remedies.
+
+    ``scaffold_tv`` is the total variation of each client's scaffolds from those of all training molecules,
+    ``scaffold_tv_iid`` what a random split of as many clients gives on average.
 
     Args:
         molecules: All usable molecules.
