@@ -97,6 +97,7 @@ class Assembly:
             carry_optimizer_state=bool(settings.carry_optimizer_state),
             shared=self.shared,
             fast_loops=settings.fast_loops,
+            local_clock=settings.local_clock,
         )
 
 

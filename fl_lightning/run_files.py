@@ -56,6 +56,7 @@ class RunFiles:
             return
         self.tensors, self.values = checkpoint.read(source)
         self.home = checkpoint.run_of(source)
+        self.values["identity"]["federation"].setdefault("local_clock", "round")  # as it was before there was another
         lines = checkpoint.difference(self.values["identity"], dict(identity))
         if lines and not settings.force:
             raise ResumeError(
@@ -101,7 +102,7 @@ class RunFiles:
         ledger, path = federation.ledger, self.folder.path / "ledger.jsonl"
         if self.source is None:
             ledger.open(path)
-            return RunState()
+            return RunState(validation=federation.validation)
         state, source = RunState.from_json(self.values["state"]), self.source
         best = state.best.checkpoint
         if self.writes and (self.home is None or self.scratch):  # what lies around it is somebody else's, or not to be touched
@@ -115,7 +116,7 @@ class RunFiles:
             state.best = Best()
         strategy.load_state(self.tensors)
         engine.load(source)
-        federation.failures = self.values["failures"]
+        federation.failures, federation.validation = self.values["failures"], state.validation
         ledger.restore(self.values["ledger"])
         ledger.open(path, None if self.scratch or self.home is None else self.values["ledger_end"])
         return state

@@ -33,6 +33,9 @@ class RunState:
         round: The round that is next, counted from 0.
         total_seconds, train_seconds: Time so far, over all starts.
         best: The best round so far.
+        validation: Round and value of the metrics of the server's validation that schedulers of clients watch, by the
+            scheduler's name.
+        stopping: Round and value of the metric that may stop the run (``federation.early_stopping``).
     """
 
     phase: int = 0
@@ -41,6 +44,8 @@ class RunState:
     total_seconds: float = 0.0
     train_seconds: float = 0.0
     best: Best = field(default_factory=Best)
+    validation: dict[str, list[tuple[int, float | None]]] = field(default_factory=dict)
+    stopping: list[tuple[int, float | None]] = field(default_factory=list)
 
     @property
     def is_new(self) -> bool:
@@ -51,11 +56,14 @@ class RunState:
         """For a checkpoint."""
         best = {name: value for name, value in asdict(self.best).items() if name != "val" or value is not None}
         seconds = {"total": self.total_seconds, "train": self.train_seconds}
-        return {"phase": self.phase, "step": self.step, "round": self.round, "seconds": seconds, "best": best}
+        state = {"phase": self.phase, "step": self.step, "round": self.round, "seconds": seconds, "best": best}
+        return state | {"validation": self.validation, "stopping": self.stopping}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> RunState:
         """Inverse of :meth:`as_json`."""
         seconds = values["seconds"]
         best = Best(**values["best"])
-        return RunState(values["phase"], values["step"], values["round"], seconds["total"], seconds["train"], best)
+        numbers = values["phase"], values["step"], values["round"], seconds["total"], seconds["train"]
+        validation = {name: [tuple(point) for point in points] for name, points in values.get("validation", {}).items()}
+        return RunState(*numbers, best, validation, [tuple(point) for point in values.get("stopping", [])])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from fl_lightning.early_stopping import EarlyStopping
 from fl_lightning.engine.in_process import InProcess
 from fl_lightning.engine.transport import Engine
 from fl_lightning.strategies.base import Strategy
@@ -43,6 +45,11 @@ class FederationSettings:
             nobody can tell the difference: the same bits in less than half the time of a small fit. ``false``: a new stock
             ``lightning.Trainer`` with Lightning's own loops each time, to see whether a fault is ours. A Lightning that the
             short way was not proven with gets that in any case, and the run says so.
+        local_clock: ``run``: a client's fit in round r of R is that part of one training of R times ``trainer.max_epochs``
+            epochs (or ``max_steps`` steps): ``current_epoch``, ``global_step``, ``trainer.max_epochs`` and learning-rate
+            schedules go on from round to round, at the federation's position. ``round``: each fit is a training of its own, and
+            schedules begin anew in every round.
+        early_stopping: End the run when the server's validation has stopped getting better, e.g. ``{patience: 5}``.
         name: Name of the run's folder. Default: the name of the config file, or of the strategy.
         force: Resume although the configuration, the clients or the data differ from the checkpoint's.
     """
@@ -62,18 +69,27 @@ class FederationSettings:
     score_each_on_global: bool | None = None
     max_dropped_share: float = 0.5
     fast_loops: bool = True
+    local_clock: Literal["run", "round"] = "run"
+    early_stopping: EarlyStopping | None = None
     name: str | None = None
     force: bool = False
 
     def __post_init__(self) -> None:
         self.strategy = FedAvg() if self.strategy is None else self.strategy
         self.engine = InProcess() if self.engine is None else self.engine
+        if isinstance(self.early_stopping, Mapping):  # from Python
+            self.early_stopping = EarlyStopping(**self.early_stopping)
+        self._check()
+        if self.carry_optimizer_state is None:
+            self.carry_optimizer_state = self.strategy.carry_optimizer_state
+
+    def _check(self) -> None:
+        if self.local_clock not in ("run", "round"):
+            raise ValueError(f"`federation.local_clock` is `run` or `round`, got {self.local_clock!r}.")
         if not isinstance(self.strategy, Strategy):
             raise ValueError(f"`federation.strategy` must be a Strategy such as `FedAvg()`, got {self.strategy!r}.")
         if not isinstance(self.engine, Engine):
             raise ValueError(f"`federation.engine` must be an Engine such as `InProcess()`, got {self.engine!r}.")
-        if self.carry_optimizer_state is None:
-            self.carry_optimizer_state = self.strategy.carry_optimizer_state
         for key in ("num_rounds", "min_clients", "check_val_every_n_rounds", "keep_last"):
             if getattr(self, key) < 1:
                 raise ValueError(f"`federation.{key}` must be at least 1, got {getattr(self, key)}.")
@@ -87,6 +103,11 @@ class FederationSettings:
         if self.client_timeout is not None and not self.client_timeout > 0:
             raise ValueError(f"`federation.client_timeout` must be positive, got {self.client_timeout}.")
 
+    @property
+    def clock_rounds(self) -> int | None:
+        """Rounds that have one clock; ``None`` if each has its own."""
+        return self.num_rounds if self.local_clock == "run" else None
+
     def describe(self) -> dict[str, Any]:
         """What the weights depend on, as JSON: everything but where clients run and how files are kept."""
         skip = {
@@ -95,6 +116,7 @@ class FederationSettings:
             "client_timeout",
             "max_dropped_share",
             "fast_loops",
+            "early_stopping",
             "name",
             "force",
             "num_rounds",

@@ -30,6 +30,7 @@ from fl_lightning.reporting.results import Results
 from fl_lightning.run_files import RunFiles
 from fl_lightning.run_state import Best
 from fl_lightning.settings import FederationSettings
+from fl_lightning.watching import Watching
 
 
 class FederatedTrainer:
@@ -63,7 +64,7 @@ class FederatedTrainer:
     ) -> None:
         self.settings = FederationSettings(**federation)
         trainer_args = dict(trainer or {})
-        check_trainer_args(trainer_args)
+        check_trainer_args(trainer_args, self.settings.local_clock)
         self.logger = trainer_args.pop("logger", None)
         self.root = trainer_args.pop("default_root_dir", None)
         progress_bar = trainer_args.pop("enable_progress_bar", None)
@@ -205,6 +206,7 @@ class _Run:
         files.open(trainer, self.all, writes=write)
         self.folder, self.checkpoints = files.folder, files.checkpoints
         self.state = files.go_on(strategy, self.engine, self.federation)
+        self.watching = Watching(module, settings.early_stopping, self.monitor, self.state)
         self.before = self.state.total_seconds
         self.progress = Progress(trainer.progress)
 
@@ -231,7 +233,7 @@ class _Run:
             state.phase, state.step = state.phase + 1, 0
         rounds = 1 if self.trainer.fast_dev_run else self.settings.num_rounds
         with self.progress.steps("rounds", "round", state.round, rounds) as done:
-            while state.round < rounds:
+            while state.round < rounds and not self.watching.is_over():
                 shown = self._round(state.round, last=state.round == rounds - 1)
                 state.round += 1
                 self._save()
@@ -249,6 +251,7 @@ class _Run:
         shown = None
         if last or (round + 1) % self.settings.check_val_every_n_rounds == 0:
             val = self.evaluation.summaries(("val",), round, scalars)["val"]
+            self.watching.remember(val, round)
             value = selection_value(val)
             if is_better(value, self.state.best.value, self.monitor.mode):
                 self.state.best = Best(round, value, f"round_{round:05d}", val)
@@ -269,12 +272,15 @@ class _Run:
     def _rehearse(self) -> None:
         """What would fail in every round is found now, and not after the first, which phases may put off for hours."""
         here = self.all.here
-        rehearsal = Rehearsal(self.all.module, self.trainer.trainer_args, self.trainer.seed, self.settings.fast_loops)
+        settings = self.settings
+        rehearsal = Rehearsal(
+            self.all.module, self.trainer.trainer_args, self.trainer.seed, settings.fast_loops, settings.clock_rounds
+        )
         training = {client: data for client, data in here.items() if client not in self.all.empty}
-        rehearsal.check_lone_batches(training)
-        rehearsal.check_optimizers_and_callbacks(training)
+        rehearsal.check(training)
         server = [] if self.all.server_data is None else [self.all.server_data]
-        self.monitor.check(rehearsal.logged_in_validation([*server, *here.values()], self.monitor.metric))
+        for watched in filter(None, (self.monitor, self.watching.stopping)):
+            watched.check(rehearsal.logged_in_validation([*server, *here.values()], watched.metric))
 
     def _save(self) -> None:
         self.state.total_seconds = self.before + time.perf_counter() - self.started
@@ -322,6 +328,7 @@ class _Run:
             monitor=self.monitor,
             num_clients=len(self.all.clients),
             rounds_run=self.state.round,
+            stopped_early=self.watching.is_over() and self.state.round < self.settings.num_rounds,
             best_round=self.state.round - 1 if best.round is None else best.round,
             chosen=chosen,
             last=last,

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.cli import LightningCLI, LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.mixins import hparams_mixin
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -69,17 +69,15 @@ def frozen_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).requires_grad_(False).eval()
 
 
-def _without_parser(optimizer: OptimizerCallable) -> OptimizerCallable:
+def _without_parser(make: Any) -> Any:
     """The same callable, without the command line's parser that LightningCLI ties to it.
 
-    jsonargparse gives ``partial(helper, instantiator, torch.optim.Adam, lr=...)``; its instantiator would go
-    along with every copy of a module, and to worker processes.
+    jsonargparse gives ``partial(helper, instantiator, torch.optim.Adam, lr=...)`` for an optimiser, and the like for a
+    scheduler; its instantiator would go along with every copy of a module, and to worker processes.
     """
-    if isinstance(optimizer, partial) and optimizer.args:
-        optimizer_class = optimizer.args[-1]
-        if isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.Optimizer):
-            return partial(optimizer_class, **optimizer.keywords)
-    return optimizer
+    if isinstance(make, partial) and make.args and isinstance(make.args[-1], type):
+        return partial(make.args[-1], **make.keywords)
+    return make
 
 
 class LitGraphModule(LightningModule):
@@ -89,6 +87,9 @@ class LitGraphModule(LightningModule):
         objective: What a training step minimises. Default: `ERM`, the mean loss.
         optimizer: Callable ``parameters -> Optimizer``; in YAML
             ``{class_path: torch.optim.Adam, init_args: {lr: 0.01}}``.
+        lr_scheduler: Callable ``optimizer -> scheduler``, stepped once an epoch; in YAML
+            ``{class_path: torch.optim.lr_scheduler.CosineAnnealingLR, init_args: {T_max: 100}}``, or
+            ``lightning.pytorch.cli.ReduceLROnPlateau`` with a ``monitor``. Default: none, the rate stays.
 
     Attributes:
         monitor: Name of the metric that chooses the best round; logged as ``val/<monitor>`` and ``test/<monitor>``.
@@ -102,7 +103,12 @@ class LitGraphModule(LightningModule):
     private_entries: tuple[str, ...] = ()
     default_optimizer = staticmethod(default_optimizer)
 
-    def __init__(self, objective: Objective | None = None, optimizer: OptimizerCallable | None = None) -> None:
+    def __init__(
+        self,
+        objective: Objective | None = None,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+    ) -> None:
         super().__init__()
         # Set while LightningCLI makes a module, whose arguments are then known as plain values, safe in a checkpoint.
         given_by_cli = getattr(hparams_mixin, "_given_hyperparameters", None)
@@ -110,6 +116,7 @@ class LitGraphModule(LightningModule):
             self.save_hyperparameters(logger=False)
         self.objective = ERM() if objective is None else objective
         self.optimizer = type(self).default_optimizer if optimizer is None else _without_parser(optimizer)
+        self.lr_scheduler = _without_parser(lr_scheduler)
         self.schema: dict[str, Any] | None = None
         self._means = EpochMeans()
 
@@ -186,8 +193,10 @@ class LitGraphModule(LightningModule):
         if checkpoint.get("schema") is not None:
             self.build(checkpoint["schema"])
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self.optimizer(self.parameters())
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(self.parameters())
+        scheduler = None if self.lr_scheduler is None else self.lr_scheduler(optimizer)
+        return LightningCLI.configure_optimizers(self, optimizer, scheduler)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         # PyG moves a graph in place: moved during validation it would hold inference tensors that training cannot use.

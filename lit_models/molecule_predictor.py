@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.functional.classification import binary_auroc
@@ -52,6 +52,7 @@ class LitMoleculePredictor(LitGraphModule):
         loss: ``"mse"``, ``"l1"`` (regression), ``"bce"`` (classification). Default: what the data's ``task`` says, and
             ``l1`` where its ``metric`` is ``mae`` (QM9). It also chooses ``monitor``: ``rmse``, ``mae`` or ``auroc``.
         variant: ``"paper"``, or ``"official"`` as described on top of this file.
+        lr_scheduler: Callable ``optimizer -> scheduler``, stepped once an epoch. Default: none.
     """
 
     default_optimizer = staticmethod(default_optimizer)
@@ -67,8 +68,9 @@ class LitMoleculePredictor(LitGraphModule):
         optimizer: OptimizerCallable | None = None,
         loss: str | None = None,
         variant: str = "paper",
+        lr_scheduler: LRSchedulerCallable | None = None,
     ) -> None:
-        super().__init__(objective, optimizer)
+        super().__init__(objective, optimizer, lr_scheduler)
         if loss is not None and loss not in LOSSES:
             raise ValueError(f"`model.init_args.loss` must be one of {sorted(LOSSES)} or null, found {loss!r}.")
         if variant not in ("paper", "official"):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -33,6 +33,7 @@ class LitNodeClassifier(LitGraphModule):
         optimizer: Callable ``parameters -> Optimizer``. Default: Adam, lr 1e-2, weight decay 5e-4.
         num_classes: Number of classes C. Default: from the data's schema.
         in_channels: Number of features F. Default: from the data's schema.
+        lr_scheduler: Callable ``optimizer -> scheduler``, stepped once an epoch. Default: none.
     """
 
     monitor = "accuracy"
@@ -45,8 +46,9 @@ class LitNodeClassifier(LitGraphModule):
         optimizer: OptimizerCallable | None = None,
         num_classes: int | None = None,
         in_channels: int | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
     ) -> None:
-        super().__init__(objective, optimizer)
+        super().__init__(objective, optimizer, lr_scheduler)
         self.encoder: Any = encoder
         self.private_entries = tuple(f"encoder.{pattern}" for pattern in getattr(encoder, "private_entries", ()))
         self.num_classes, self.in_channels = num_classes, in_channels

@@ -7,6 +7,7 @@ own: it may be rebuilt between any two requests, so what must survive goes to ``
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from fl_lightning.engine.clock import Clock, Position, Validation
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Message, Payload, check_payload, non_finite
@@ -36,6 +38,7 @@ class LocalSettings:
         shared: ``config`` and ``federation``: what the weights depend on, as plain values; a client elsewhere must have
             the same.
         fast_loops: Whether clients may go through Lightning's loops in a short way (``federation.fast_loops``).
+        local_clock: ``"run"``: a client's fit is a part of one training over all rounds; ``"round"``: one of its own.
     """
 
     run: str
@@ -46,6 +49,7 @@ class LocalSettings:
     carry_optimizer_state: bool = False
     shared: Mapping[str, Any] = field(default_factory=dict)
     fast_loops: bool = True
+    local_clock: str = "run"
 
 
 class Client:
@@ -104,13 +108,21 @@ class Client:
         if hasattr(self.module, "load_private_state"):
             self.module.load_private_state(self.store.section("objective"))
 
-    def train(self) -> dict[str, float]:
-        """One round of local work; remembers the private entries, the objective's state and, if asked, the optimiser's."""
-        carry = self.settings.carry_optimizer_state
+    def train(self, validation: Validation | None = None) -> dict[str, float]:
+        """One round of local work; remembers the private entries, the objective's state and, if asked, the optimiser's.
+
+        Args:
+            validation: What the server's validation gave so far, for schedulers that watch it.
+        """
+        carry, one_clock = self.settings.carry_optimizer_state, self.settings.local_clock == "run"
+        position = self._position(validation or {}) if one_clock else None
         if hasattr(self.module, "on_round_start"):
             self.module.on_round_start(self.round, self.settings.num_rounds)
         with stream(self.settings.seed, "fit", self.round, self.id):
-            metrics = self._worker.local.fit(self.datamodule, self.store.section("optimizer") if carry else None)
+            state = self.store.section("optimizer") if carry else None
+            metrics = self._worker.local.fit(self.datamodule, state, position=position)
+        if one_clock:
+            self._keep_position(self._worker.local.clock)
         self.remember(self._worker.entries.private)
         if hasattr(self.module, "private_state"):
             self.store.put_section(
@@ -119,6 +131,32 @@ class Client:
         if carry:
             self.store.put_section("optimizer", self._worker.local.optimizer_state)
         return metrics
+
+    def _position(self, validation: Validation) -> Position:
+        """Where the fit of this round stands in the run."""
+        states: dict[str, dict[str, Any]] = copy.deepcopy(self.store.values.get("callbacks", {}))
+        for name, tensor in self.store.section("callbacks").items():
+            index, entry = name.split("/", 1)
+            states[list(states)[int(index)]][entry] = tensor
+        return Position(self.round, self.settings.num_rounds, validation, self.store.values.get("clock"), states)
+
+    def _keep_position(self, clock: Clock) -> None:
+        """Remember what the next fit goes on from and the federation's position does not tell."""
+        tensors: dict[str, Tensor] = {}
+        states: dict[str, dict[str, Any]] = {}
+        for index, (name, state) in enumerate(clock.callbacks.items()):
+            states[name] = {entry: value for entry, value in state.items() if not isinstance(value, Tensor)}
+            own = {entry: value for entry, value in state.items() if isinstance(value, Tensor)}
+            tensors |= {f"{index}/{entry}": value.detach().to("cpu", copy=True) for entry, value in own.items()}
+        for key, value in (("clock", clock.kept), ("callbacks", states)):
+            if value:
+                self.store.values[key] = value
+        self.store.put_section("callbacks", tensors)
+
+    @property
+    def watches(self) -> list[str]:
+        """Metrics of the server's validation that the schedulers of the last fit waited for."""
+        return self._worker.local.clock.watches
 
     def remember(self, names: tuple[str, ...] | None = None) -> None:
         """Keep entries of the live module (all of them by default) as this client's own."""
@@ -183,13 +221,14 @@ class ClientHalf:
         if num_samples == 0:
             return Payload(values={"num_samples": 0, "metrics": {}})
         client.load(request.tensors)
-        metrics = client.train()
+        metrics = client.train(request.values.get("validation"))
         if self.personal:
             client.remember()
         tensors = self.reply_tensors(client)
         values: dict[str, Any] = {"num_samples": num_samples, "metrics": _json(metrics)}
         optional = {
             "pictures": client.module.pictures() if hasattr(client.module, "pictures") else {},
+            "watches": client.watches,
             "untrained_rows": {name: rows for name, rows in client.untrained_rows().items() if name in tensors},
         }
         return Payload(tensors, values | {name: value for name, value in optional.items() if value})

@@ -24,6 +24,8 @@ class Federation:
         ledger: Counts every message.
         min_clients: A step with fewer good replies fails the round.
         timeout: Seconds for a step, or ``None``.
+        validation: Round and value of each metric of the server's validation that clients' schedulers watch (a fit's reply
+            says which); every later fit is told.
 
     Attributes:
         failures: ``{"round", "client", "kind", "reason"}`` of every client that was left out of a step.
@@ -35,6 +37,7 @@ class Federation:
     ledger: Ledger = field(default_factory=Ledger)
     min_clients: int = 1
     timeout: float | None = None
+    validation: dict[str, list[tuple[int, float | None]]] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     def call(
@@ -60,6 +63,8 @@ class Federation:
         Raises:
             FederationError: If fewer than ``min_clients`` (or none of those asked) answered and ``required``.
         """
+        if kind == "fit":
+            requests = self._with_validation(requests)
         messages = [Message(kind, self.run, round, client, requests[client]) for client in sorted(requests)]
         for message in messages:
             self.ledger.record("down", message)
@@ -88,7 +93,21 @@ class Federation:
                 needed,
                 [f for f in self.failures if f["round"] == round and f["kind"] == kind],
             )
+        if kind == "fit":
+            self._note_what_is_watched(replies)
         return {client: replies[client] for client in sorted(replies)}
+
+    def _with_validation(self, requests: Mapping[int, Payload]) -> Mapping[int, Payload]:
+        """Requests of a fit that tell what the server's validation gave for the metrics that schedulers watch."""
+        if not self.validation:
+            return requests
+        validation = {name: [list(point) for point in points] for name, points in self.validation.items()}
+        return {c: Payload(p.tensors, {**p.values, "validation": validation}) for c, p in requests.items()}
+
+    def _note_what_is_watched(self, replies: Mapping[int, Payload]) -> None:
+        for client in sorted(replies):
+            for name in replies[client].values.get("watches", ()):
+                self.validation.setdefault(name, [])
 
     @staticmethod
     def _fault(payload: Payload, expected: Expected | Mapping[int, Expected] | None, client: int) -> str | None:

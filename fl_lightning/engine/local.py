@@ -1,7 +1,7 @@
 """Local work: fits, evaluations and predictions of a live module for one client after the other.
 
-Nothing is rebuilt from round to round but what Lightning itself makes new in a ``fit`` (the optimiser), and the loops'
-counters, so that ``max_epochs`` and ``max_steps`` count from zero in every fit.
+Nothing is rebuilt from round to round but what Lightning itself makes new in a ``fit`` (the optimiser and its schedulers), and
+the loops with their counters, which begin where the run's clock says.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from fl_lightning.engine.clock import Clock, Position
 from fl_lightning.engine.lightning_fast import trainers
 from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.optimizer_state import OptimizerState, flatten_optimizers
@@ -59,11 +60,15 @@ class LocalTrainer:
         callbacks = callbacks_of(args)
         args.pop("callbacks", None)
         self._data: dict[int, tuple[L.LightningDataModule, ReusedData]] = {}
-        self._optimizer_state = OptimizerState()
-        self._trainers = trainers(args, callbacks, [self._optimizer_state], fast_loops)
+        self._optimizer_state, self.clock = OptimizerState(), Clock()
+        self._trainers = trainers(args, callbacks, [self._optimizer_state], self.clock, fast_loops)
 
     def fit(
-        self, datamodule: L.LightningDataModule, optimizer_state: dict[str, Tensor] | None = None, loader: Any = None
+        self,
+        datamodule: L.LightningDataModule,
+        optimizer_state: dict[str, Tensor] | None = None,
+        loader: Any = None,
+        position: Position | None = None,
     ) -> dict[str, float]:
         """Train the module on the client's training data.
 
@@ -71,11 +76,13 @@ class LocalTrainer:
             datamodule: The client's data.
             optimizer_state: State to continue from (see :attr:`optimizer_state`); ``None`` starts afresh.
             loader: A loader to train on in this and later fits, instead of the data module's own.
+            position: Which part of a run the fit is; ``None``: one of its own, whose counters begin at 0.
 
         Returns:
             The metrics that the module logged.
         """
         with quiet():
+            self.clock.begin(position, id(datamodule))
             trainer = self._trainers.take(training=True)
             self._optimizer_state.begin(optimizer_state)
             for name, part in self.module.named_modules():  # `fit` keeps the mode it finds, e.g. of an evaluation
@@ -145,6 +152,7 @@ class LocalTrainer:
         if not (is_overridden(loader, datamodule) and is_overridden(step, self.module)):
             return None
         with quiet():
+            self.clock.begin(None, id(datamodule))
             trainer = self._trainers.take(training=False)
             with self._short_logging(trainer) as logged:
                 results = self._guarded(
@@ -158,6 +166,7 @@ class LocalTrainer:
         if not is_overridden("predict_dataloader", datamodule):
             return None
         with quiet():
+            self.clock.begin(None, id(datamodule))
             trainer = self._trainers.take(training=False)
             outputs: list[Any] | None = self._guarded(trainer.predict, self.module, datamodule=self._reused(datamodule))
         return outputs
@@ -309,6 +318,7 @@ def quiet() -> Iterator[None]:
                 ".*GPU available but not used.*",
                 ".*total length of.*zero.*",
                 ".*sampler has shuffling enabled.*",
+                "ReduceLROnPlateau conditioned on metric.*",  # it watches the server's validation: `clock`
             ):
                 warnings.filterwarnings("ignore", text)
             yield

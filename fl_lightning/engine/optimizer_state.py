@@ -18,20 +18,21 @@ class OptimizerState(Callback):
     def __init__(self) -> None:
         self.received: dict[str, Tensor] | None = None
         self.finished: list[torch.optim.Optimizer] = []
-        self._fresh: tuple[list[torch.optim.Optimizer], list[dict[str, Any]]] = ([], [])
+        self._fresh: tuple[list[Any], list[dict[str, Any]]] = ([], [])
 
     def begin(self, received: dict[str, Tensor] | None) -> None:
         self.received, self.finished = received, []
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         check_binding(trainer.optimizers, module)
+        given: list[Any] = [*trainer.optimizers, *(config.scheduler for config in trainer.lr_scheduler_configs)]
         known, states = self._fresh
-        if [id(o) for o in trainer.optimizers] == [id(o) for o in known]:
-            # The module gives the same object in every fit: what the last client left in it is not this one's.
-            for optimizer, state in zip(known, states, strict=True):
-                optimizer.load_state_dict(state)
+        if [id(one) for one in given] == [id(one) for one in known]:
+            # The module gives the same objects in every fit: what the last client left in them is not this one's.
+            for one, state in zip(known, states, strict=True):
+                one.load_state_dict(copy.deepcopy(state))
         else:
-            self._fresh = list(trainer.optimizers), [copy.deepcopy(o.state_dict()) for o in trainer.optimizers]
+            self._fresh = given, [copy.deepcopy(one.state_dict()) for one in given]
         if self.received:
             restore_optimizers(trainer.optimizers, self.received)
 

@@ -17,7 +17,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from fl_lightning.engine.clock import Position
 from fl_lightning.engine.local import LocalTrainer
+from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.optimizer_state import check_binding
 from fl_lightning.engine.samples import lone_batch
 from fl_lightning.engine.seeds import stream
@@ -36,12 +38,31 @@ class Rehearsal:
         trainer_args: Arguments of the clients' ``lightning.Trainer``.
         seed: Seed of the run.
         fast_loops: As :class:`~fl_lightning.engine.local.LocalTrainer` has it.
+        num_rounds: Of the run, where its rounds have one clock (``federation.local_clock``); ``None``: each fit is its own.
     """
 
     def __init__(
-        self, module: L.LightningModule, trainer_args: Mapping[str, Any], seed: int, fast_loops: bool = True
+        self,
+        module: L.LightningModule,
+        trainer_args: Mapping[str, Any],
+        seed: int,
+        fast_loops: bool = True,
+        num_rounds: int | None = None,
     ) -> None:
         self._module, self._args, self._seed, self._fast_loops = module, trainer_args, seed, fast_loops
+        self._clock = "round" if num_rounds is None else "run"
+        # Rehearsed is the first of all local epochs: what a schedule makes of their number must be seen, too.
+        epochs = max((num_rounds or 1) * (self._args.get("max_epochs") or 1), 1)
+        self._position = None if num_rounds is None else Position(0, epochs)
+
+    def check(self, clients: Clients) -> None:
+        """All that can be tried on these clients' training data.
+
+        Raises:
+            ValueError: As the single checks.
+        """
+        self.check_lone_batches(clients)
+        self.check_optimizers_and_callbacks(clients)
 
     # ---- batches of one -----------------------------------------------------------------------------------------------
 
@@ -88,7 +109,7 @@ class Rehearsal:
             with _untouched(data), stream(self._seed, "rehearsal", client=client):
                 sample = loader.dataset[next(iter(loader.sampler))]
                 alone: Any = [sample]  # a list is data set enough
-                probe.fit(data, loader=DataLoader(alone, batch_size=1, collate_fn=loader.collate_fn))
+                probe.fit(data, loader=DataLoader(alone, batch_size=1, collate_fn=loader.collate_fn), position=self._position)
         except ValueError as error:
             if "Expected more than 1 value per channel" in str(error) and entered:
                 return entered[-1]
@@ -99,8 +120,9 @@ class Rehearsal:
     # ---- monitors -----------------------------------------------------------------------------------------------------
 
     def check_optimizers_and_callbacks(self, clients: Clients) -> None:
-        """The module's optimisers, schedulers and callbacks, and what early stopping and schedulers wait for: a client's fit
-        validates nothing, so that a metric of the validation is never there.
+        """The module's optimisers, schedulers and callbacks, and what early stopping and schedulers wait for.
+
+        A client's fit validates nothing: a plateau on a validation metric watches the server's, if the run has one clock.
 
         Raises:
             ValueError: Naming where the monitor was set and what is logged.
@@ -122,18 +144,24 @@ class Rehearsal:
         for client, data in clients.items():
             try:
                 with _untouched(data), stream(self._seed, "rehearsal", client=client):
-                    logged |= probe.fit(data).keys()
+                    logged |= probe.fit(data, position=self._position).keys()
             except Exception:  # noqa: BLE001  a module may need what only a round gives it; the first round tells
                 return
             if logged.issuperset(waiting.values()):
                 return
+        one_clock = self._clock == "run"
         for where, monitor in waiting.items():
-            if monitor not in logged:
+            validated = one_clock and any(
+                without_stage(monitor, "val") in (metrics or {})
+                for metrics in self.logged_in_validation(clients.values(), without_stage(monitor, "val"))
+            )
+            if monitor not in logged and not validated:
                 raise ValueError(
-                    f"{where} waits for a metric that is not logged in a client's local training, in which nothing is "
-                    "validated: the federation validates after a round, and early stopping or a plateau over rounds is not "
-                    f"supported yet. `{type(self._module).__name__}` logs there: {', '.join(sorted(logged)) or 'nothing'}. "
-                    "Monitor one of these, or leave it out: the best round by `federation.monitor` is kept in any case."
+                    f"{where} waits for a metric that is not logged in a client's local training"
+                    + (", nor in the validation. " if one_clock else ", in which nothing is validated. ")
+                    + f"`{type(self._module).__name__}` logs in training: {', '.join(sorted(logged)) or 'nothing'}. Monitor "
+                    "one of these, or leave it out: the best round by `federation.monitor` is kept in any case."
+                    + ("" if one_clock else " With `federation.local_clock: run`, schedulers may wait for the validation.")
                 )
 
     def _callbacks_of_the_module(self, module: L.LightningModule) -> list[Any]:
@@ -144,7 +172,7 @@ class Rehearsal:
             return []
         callbacks = list(given) if isinstance(given, Sequence) else [given]
         where = f"{type(module).__name__}.configure_callbacks"
-        check_callbacks(callbacks, f"`{where}`")
+        check_callbacks(callbacks, f"`{where}`", self._clock)
         for callback in callbacks:
             check_package(callback, where)
         module.configure_callbacks = list  # type: ignore[method-assign]  # of the copy
@@ -163,7 +191,7 @@ class Rehearsal:
         module.configure_optimizers = noted  # type: ignore[method-assign]  # of the copy
         try:
             with _untouched(data), stream(self._seed, "rehearsal", client=client):
-                self._trainer_of(module, callbacks=[_StopsBeforeTraining()]).fit(data)
+                self._trainer_of(module, callbacks=[_StopsBeforeTraining()]).fit(data, position=self._position)
         except _Configured as found:
             optimizers, schedulers = found.optimizers, found.schedulers
         except Exception as error:

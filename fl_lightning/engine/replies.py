@@ -106,6 +106,12 @@ def scores_or_none(value: Any) -> str | None:
     return None if value is None else scores(value)
 
 
+def names(value: Any) -> str | None:
+    """Names of metrics."""
+    good = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return None if good else "a list of names"
+
+
 def histograms(value: Any) -> str | None:
     """Lists of counts by name."""
     good = isinstance(value, Mapping) and all(isinstance(k, str) and _are_counts(v) for k, v in value.items())
@@ -161,7 +167,7 @@ def fit_reply(layout: Mapping[str, Tensor]) -> Expected:
     """What a client sends after training: ``layout`` are the entries of its update."""
     return Expected(
         values={"num_samples": sample_count, "metrics": scores},
-        optional={"pictures": histograms, "untrained_rows": rows_of(layout)},
+        optional={"pictures": histograms, "untrained_rows": rows_of(layout), "watches": names},
         layout=layout,
         alike=lambda payload: {
             f"the number of bins of `{name}`": len(counts) for name, counts in payload.values.get("pictures", {}).items()

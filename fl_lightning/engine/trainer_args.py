@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 
 OTHER = "pytorch_lightning"
 """The same classes under another name: Lightning asks for its own by ``isinstance``. Never imported here: it may be absent."""
 
 
-def check_trainer_args(args: Mapping[str, Any]) -> None:
+# Callbacks whose state belongs to one training without a break, and what to write instead.
+_NEED_ONE_TRAINING = {
+    "EarlyStopping": "would stop a client in the middle of the run, which goes on without it. To end the run when its "
+    "validation gets no better, write `federation.early_stopping: {patience: 5}`; to stop a client's local epochs, anew in "
+    "each round, `federation.local_clock: round`",
+    "StochasticWeightAveraging": "averages the epochs of one training without a break, but clients begin each round from the "
+    "server's average, which it does not know. Leave it out: the server averages in every round",
+    "WeightAveraging": "averages the steps of one training without a break, but clients begin each round from the server's "
+    "average, which it does not know. Leave it out: the server averages in every round",
+    "LearningRateFinder": "would search in each round of each client anew. Search once, with a `lightning.Trainer` on one "
+    "client's data, and write the rate that it finds into the config",
+    "BatchSizeFinder": "would search in each round of each client anew. Search once, with a `lightning.Trainer` on one "
+    "client's data, and write the batch size that it finds into the config",
+}
+
+
+def check_trainer_args(args: Mapping[str, Any], local_clock: str = "run") -> None:
     """Refuse what a client's trainer cannot do.
+
+    Args:
+        args: Arguments of ``lightning.Trainer``.
+        local_clock: ``federation.local_clock``.
 
     Raises:
         ValueError: In the YAML's names.
@@ -23,7 +45,7 @@ def check_trainer_args(args: Mapping[str, Any]) -> None:
         for thing in _flat(value):
             if not _is_checkpoint(thing):
                 check_package(thing, f"trainer.{name}")
-    check_callbacks(callbacks_of(args), "`trainer.callbacks`")
+    check_callbacks(callbacks_of(args), "`trainer.callbacks`", local_clock)
     if args.get("max_epochs") == 0 or args.get("max_steps") == 0:
         raise ValueError(
             "`trainer.max_epochs` and `trainer.max_steps` are a client's local work in a round: at least 1."
@@ -35,8 +57,8 @@ def check_trainer_args(args: Mapping[str, Any]) -> None:
         )
 
 
-def check_callbacks(callbacks: list[Any], where: str) -> None:
-    """Refuse callbacks that write checkpoints of a client's fit.
+def check_callbacks(callbacks: list[Any], where: str, local_clock: str = "run") -> None:
+    """Refuse callbacks that write checkpoints of a client's fit, or that know nothing of rounds.
 
     Raises:
         ValueError: Naming ``where``.
@@ -46,6 +68,18 @@ def check_callbacks(callbacks: list[Any], where: str) -> None:
             f"{where} holds a ModelCheckpoint, but `trainer` is what a client does in one round. "
             "The federation writes a checkpoint a round itself: use `federation.keep_last`."
         )
+    for callback in callbacks if local_clock == "run" else []:
+        for kind in type(callback).__mro__:
+            if kind.__name__ in _NEED_ONE_TRAINING and kind.__module__.startswith("lightning."):
+                raise ValueError(f"{where} holds {type(callback).__name__}, which {_NEED_ONE_TRAINING[kind.__name__]}.")
+        state = callback.state_dict() if isinstance(callback, Callback) else {}
+        odd = [name for name, value in state.items() if not (isinstance(value, Tensor) or _is_json(value))]
+        if odd:
+            raise ValueError(
+                f"{where} holds {type(callback).__name__}, whose state (`state_dict()`) goes on from a client's round to its "
+                f"next as tensors and JSON, but `{odd[0]}` in it is {type(state[odd[0]]).__name__}. Give it as a tensor, "
+                "numbers or text, or write `federation.local_clock: round`: then each fit begins without it."
+            )
 
 
 def callbacks_of(args: Mapping[str, Any]) -> list[Callback]:
@@ -97,6 +131,13 @@ def missing_metric_in_words() -> Iterator[None]:
         if "Early stopping conditioned on metric" not in str(error):
             raise
         raise ValueError(f"`trainer.callbacks`: {error}") from error
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError):
+        return False
 
 
 def _is_checkpoint(thing: Any) -> bool:

@@ -13,6 +13,8 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
+from fl_lightning.engine.clock import Clock, Limits
+
 BOUND = ("strategy", "plugins")
 """Arguments whose objects belong to the Trainer that they were given to, and keep state (a loss scale) from run to run."""
 
@@ -22,14 +24,20 @@ class Trainers:
 
     Args:
         args: Arguments of ``lightning.Trainer``, without callbacks.
-        callbacks: The user's. Their state (patience counters, ...) belongs to one fit of one client: each run has copies.
-        shared: Callbacks that all runs share.
+        callbacks: The user's: each run has copies.
+        shared: Callbacks that all runs share; they come first.
+        clock: Gives a fit its loops.
+
+    Attributes:
+        copies: The copies of the latest run.
     """
 
     short_logging = False
     """Whether what our modules log may go past Lightning's bookkeeping, straight to ``callback_metrics``."""
 
-    def __init__(self, args: Mapping[str, Any], callbacks: Sequence[Callback], shared: Sequence[Callback]) -> None:
+    def __init__(
+        self, args: Mapping[str, Any], callbacks: Sequence[Callback], shared: Sequence[Callback], clock: Clock
+    ) -> None:
         self._args = {
             "logger": DummyLogger(),
             "enable_checkpointing": False,
@@ -41,7 +49,8 @@ class Trainers:
         }
         if args.get("max_epochs") is None and args.get("max_steps", -1) == -1 and args.get("max_time") is None:
             self._args["max_epochs"] = 1
-        self._callbacks, self._shared = list(callbacks), list(shared)
+        self._callbacks, self._shared, self._clock = list(callbacks), [*shared, clock], clock
+        self.copies: list[Callback] = []
         self._reference: L.Trainer | None = None
 
     @property
@@ -52,7 +61,7 @@ class Trainers:
         return self._reference
 
     def take(self, training: bool) -> L.Trainer:
-        """The Trainer of the next run, whose loops and counters begin at zero.
+        """The Trainer of the next run, whose loops and counters begin where the clock says.
 
         Args:
             training: It is a fit: nothing is validated within, since evaluation between fits is the federation's. An
@@ -63,6 +72,8 @@ class Trainers:
             return self._build({**self._args, "use_distributed_sampler": False})
         trainer = self._build(self._args)
         trainer.limit_val_batches = 0
+        if self._clock.position is not None:
+            self._clock.give_loops(trainer, limits_of(trainer))
         return trainer
 
     def drop(self) -> None:
@@ -70,4 +81,11 @@ class Trainers:
 
     def _build(self, args: Mapping[str, Any]) -> L.Trainer:
         own = {name: copy.deepcopy(args[name]) for name in BOUND if name in args}
-        return L.Trainer(**{**args, **own, "callbacks": copy.deepcopy(self._callbacks) + self._shared})
+        self.copies = copy.deepcopy(self._callbacks)
+        return L.Trainer(**{**args, **own, "callbacks": self._shared + self.copies})
+
+
+def limits_of(trainer: L.Trainer) -> Limits:
+    """``min_epochs``, ``max_epochs``, ``min_steps`` and ``max_steps`` of a new Trainer; -1 is no limit."""
+    loop = trainer.fit_loop
+    return loop.min_epochs, -1 if loop.max_epochs is None else loop.max_epochs, loop.epoch_loop.min_steps, loop.epoch_loop.max_steps

@@ -138,9 +138,8 @@ class SiteWorker:
         fast_loops = trainer.settings.fast_loops
         if fast_loops:
             tell_if_unproven()
-        rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops)
-        rehearsal.check_lone_batches({client: own})
-        rehearsal.check_optimizers_and_callbacks({client: own})
+        clock = trainer.settings.clock_rounds
+        Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops, clock).check({client: own})
         private = private_patterns(module, trainer.settings)
         settings = LocalSettings(
             run="",
@@ -150,6 +149,7 @@ class SiteWorker:
             private=private,
             carry_optimizer_state=bool(trainer.settings.carry_optimizer_state),
             fast_loops=fast_loops,
+            local_clock=trainer.settings.local_clock,
         )
         return Worker(module, strategy.client_half(), {client: own}, settings)
 

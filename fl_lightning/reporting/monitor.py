@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fl_lightning.engine.names import without_stage
+from fl_lightning.reporting.scores import summarise
 
 LESS_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "rmsd", "nll", "perplexity", "entropy", "brier", "deviance")
 
@@ -19,7 +20,8 @@ class Monitor:
         metric: Its name without the stage (``accuracy`` for ``val/accuracy`` and ``val_accuracy``).
         mode: ``"max"`` or ``"min"``.
         module: Name of the module's class, for messages.
-        source: Who named it: ``"federation"`` (``federation.monitor``), ``"module"`` (its ``monitor``) or ``"default"``.
+        source: Who named it: ``"federation"`` (``federation.monitor``), ``"module"`` (its ``monitor``), ``"early_stopping"``
+            (``federation.early_stopping.metric``), ``"scheduler"`` (a plateau scheduler) or ``"default"``.
     """
 
     metric: str
@@ -67,11 +69,24 @@ class Monitor:
             "module": (f"`{self.module}.monitor`", f"Set `{self.module}.monitor` or `federation.monitor`"),
             "default": (f"`federation.monitor` is not set and `{self.module}` names no `monitor`: it",
                         "Set `federation.monitor`"),
+            "early_stopping": ("`federation.early_stopping.metric`", "Set it"),
+            "scheduler": (f"The `monitor` of a plateau scheduler in `{self.module}.configure_optimizers`", "Set it"),
         }[self.source]  # fmt: skip
         raise ValueError(
             f"{named} is `{self.metric}`, but `{self.module}` logs for `val` only: {', '.join(sorted(names))}. "
             f"{remedy} to one of these."
         )
+
+
+    def value_of(self, summary: Mapping[str, Any]) -> float | None:
+        """Its value in a summary of any metric: the global model's if there is one, else the mean over clients.
+
+        Raises:
+            ValueError: As :meth:`check`.
+        """
+        overall, per_client = summary["global_metrics"], summary["per_client_metrics"]
+        self.check([overall, *per_client])
+        return selection_value(summarise(self.metric, self.mode, overall, per_client))
 
 
 def mode_by_name(metric: str) -> str:

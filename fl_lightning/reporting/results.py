@@ -33,6 +33,7 @@ class Results:
         data: The server's data module, or a list of the clients', for the rows that were left out and the tasks' names.
         total_seconds: Seconds of the whole run.
         train_seconds: Seconds of these in which clients trained.
+        stopped_early: Whether ``federation.early_stopping`` ended it.
         weighting: How the strategy weighs clients, if it does.
         each_on_global: Each client's own model on the server's test data, where it was asked for.
         bytes: Totals of the ledger.
@@ -53,6 +54,7 @@ class Results:
     data: Any
     total_seconds: float
     train_seconds: float
+    stopped_early: bool = False
     weighting: str | None = None
     each_on_global: Sequence[float | None] | None = None
     bytes: Mapping[str, Any] = field(default_factory=lambda: NO_BYTES)
@@ -69,6 +71,7 @@ class Results:
             "seed": self.seed,
             "num_clients": self.num_clients,
             "rounds_run": self.rounds_run,
+            "stopped_early": self.stopped_early,
             "best_round": self.best_round,
             "metric": self.monitor.metric,
             "mode": self.monitor.mode,

@@ -35,8 +35,7 @@ def experiment(strategy: str, encoder: str, data: dict, **more: Any) -> dict[str
         "encoder": {"class_path": f"lit_models.{encoder}", "init_args": {"hidden_channels": 8}},
         "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.01}},
     }
-    if "objective" in more:
-        module["objective"] = more.pop("objective")
+    module |= {name: more.pop(name) for name in ("objective", "lr_scheduler") if name in more}
     return {
         "seed_everything": 0,
         "federation": {"num_rounds": 2, "strategy": {"class_path": f"fl_lightning.strategies.{strategy}", **more}},
@@ -61,6 +60,12 @@ EXPERIMENTS = {
     "flit_plus": experiment(
         "FedAvg", "GCNMolecule", MOLECULES, objective={"class_path": "lit_models.objectives.FLITPlus"},
         init_args={"weighting": "num_samples"},
+    ),
+    "schedule": experiment(  # watches the server's validation, and any change is too small for it
+        "FedAvg", "GraphSAGE", NODES, lr_scheduler={
+            "class_path": "lightning.pytorch.cli.ReduceLROnPlateau",
+            "init_args": {"monitor": "val/loss", "patience": 0, "threshold": 0.9},
+        },
     ),
     "moon": experiment(  # an objective with a memory, over one with a pass of its own
         "FedAvg", "GCNMolecule", MOLECULES, objective={

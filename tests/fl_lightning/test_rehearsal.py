@@ -56,8 +56,16 @@ def test_early_stopping_on_a_validation_metric_is_refused(tmp_path, monkeypatch,
     stop = EarlyStopping("val_loss", check_on_train_epoch_end=after_validation)
     with pytest.raises(ValueError, match=r'`EarlyStopping\(monitor="val_loss"\)` in `trainer.callbacks` waits '
                        r"for a metric that is not logged in a client's .*"
-                       r"logs there: train_loss, .*Monitor one of these"):
-        federate(tmp_path, trainer={"callbacks": [stop]})
+                       r"logs in training: train_loss, .*Monitor one of these"):
+        federate(tmp_path, trainer={"callbacks": [stop]}, local_clock="round")
+    assert steps == []
+
+
+def test_early_stopping_of_a_client_is_refused_where_the_rounds_have_one_clock(tmp_path, monkeypatch):
+    steps = untrained(monkeypatch)
+    with pytest.raises(ValueError, match=r"`trainer.callbacks` holds EarlyStopping, which would .*"
+                       r"`federation.early_stopping: \{patience: 5\}`.*`federation.local_clock: round`"):
+        federate(tmp_path, trainer={"callbacks": [EarlyStopping("train_loss")]})
     assert steps == []
 
 
@@ -67,14 +75,27 @@ def test_so_is_that_of_the_module_itself(tmp_path):
             return EarlyStopping("val_loss")
 
     with pytest.raises(ValueError, match=r'`EarlyStopping\(monitor="val_loss"\)` in `Stops.configure_callbacks`'):
+        federate(tmp_path, Stops, local_clock="round")
+    with pytest.raises(ValueError, match="`Stops.configure_callbacks` holds EarlyStopping, which would stop a client"):
         federate(tmp_path, Stops)
 
 
-def test_a_plateau_on_a_validation_metric_is_refused(tmp_path, monkeypatch):
+def test_a_plateau_on_a_validation_metric_is_refused_where_each_round_has_its_clock(tmp_path, monkeypatch):
     steps = untrained(monkeypatch)
     with pytest.raises(ValueError, match=r'`ReduceLROnPlateau` with `"monitor": "val_loss"` in `Plateau.configure_optimizers` '
-                       r"waits for .* logs there: train_loss"):
-        federate(tmp_path, Plateau)
+                       r"waits for .* logs in training: train_loss.*With `federation.local_clock: run`"):
+        federate(tmp_path, Plateau, local_clock="round")
+    assert steps == []
+
+
+def test_a_plateau_on_what_nobody_logs_is_refused(tmp_path, monkeypatch):
+    class Typo(Plateau):
+        waits_for = "val_lsos"
+
+    steps = untrained(monkeypatch)
+    with pytest.raises(ValueError, match=r'`ReduceLROnPlateau` with `"monitor": "val_lsos"` in `Typo.configure_optimizers` waits '
+                       "for a metric that is not logged in a client's local training, nor in the validation"):
+        federate(tmp_path, Typo)
     assert steps == []
 
 
@@ -92,9 +113,10 @@ def test_metrics_of_the_training_may_be_monitored_and_a_rehearsal_changes_no_bit
         waits_for = "train_loss"
 
     stop = EarlyStopping("train_loss", patience=5)
-    waits = federate(tmp_path / "a", OnTraining, trainer={"callbacks": [stop]}, num_rounds=1)
+    settings = {"trainer": {"callbacks": [stop]}, "num_rounds": 1, "local_clock": "round"}
+    waits = federate(tmp_path / "a", OnTraining, **settings)
     monkeypatch.setattr("fl_lightning.engine.rehearsal.Rehearsal.check_optimizers_and_callbacks", lambda *args: None)
-    plain = federate(tmp_path / "b", OnTraining, trainer={"callbacks": [stop]}, num_rounds=1)
+    plain = federate(tmp_path / "b", OnTraining, **settings)
     assert torch.equal(waits.module.net.weight, plain.module.net.weight)
 
 
@@ -103,7 +125,8 @@ def test_what_need_not_be_there_is_not_refused(tmp_path, monkeypatch):
         strict = False
 
     steps = untrained(monkeypatch)
-    federate(tmp_path, Lenient, trainer={"callbacks": EarlyStopping("val_loss", strict=False)}, num_rounds=1)
+    lenient = EarlyStopping("val_loss", strict=False)
+    federate(tmp_path, Lenient, trainer={"callbacks": lenient}, num_rounds=1, local_clock="round")
     assert len(steps) == 4  # one batch for each client: the other tests here would see it
 
 
@@ -315,7 +338,7 @@ def test_what_a_loader_draws_does_not_depend_on_the_round_in_which_it_is_built(t
 @pytest.mark.slow
 def test_a_rehearsed_data_module_can_still_be_sent_to_a_worker(tmp_path):
     stop = EarlyStopping("train_loss", patience=5)
-    fed = federate(tmp_path, engine=WorkerProcesses(1), trainer={"callbacks": [stop]}, num_rounds=1)
+    fed = federate(tmp_path, engine=WorkerProcesses(1), trainer={"callbacks": [stop]}, num_rounds=1, local_clock="round")
     assert not fed.results["failures"]
 
 
@@ -391,7 +414,7 @@ def test_one_batch_of_one_client_is_tried_where_something_waits_for_what_it_logs
         made = rehearsal(callbacks=callbacks, max_epochs=5, max_steps=9, limit_train_batches=2)
         made.check_optimizers_and_callbacks(tables(8, 3, 8))
         assert Counted.trained == tried
-    with pytest.raises(ValueError, match="logs there: rare, train_loss"):
+    with pytest.raises(ValueError, match="logs in training: rare, train_loss"):
         rehearsal(callbacks=[EarlyStopping("val_loss")]).check_optimizers_and_callbacks(tables(8, 3))
     assert Counted.trained == [4, 3]
     rehearsal(callbacks=[EarlyStopping("val_loss")]).check_optimizers_and_callbacks({})  # nobody to ask

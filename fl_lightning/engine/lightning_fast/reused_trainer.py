@@ -21,8 +21,9 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
+from fl_lightning.engine.clock import Clock, Limits
 from fl_lightning.engine.lightning_fast.short_runs import ShortRuns
-from fl_lightning.engine.trainers import Trainers
+from fl_lightning.engine.trainers import Trainers, limits_of
 
 
 class NoProfiler(PassThroughProfiler):
@@ -95,13 +96,17 @@ class ReusedTrainer(L.Trainer):
 
 
 class OneTrainer(Trainers):
-    """One :class:`ReusedTrainer` for all runs. Only its loops and their counters are new in each, so that ``max_epochs`` and
-    ``max_steps`` count from zero, and the copies of the user's callbacks."""
+    """One :class:`ReusedTrainer` for all runs. Only its loops and their counters are new in each, and the copies of the user's
+    callbacks."""
 
     short_logging = True
 
-    def __init__(self, args: Mapping[str, Any], callbacks: Sequence[Callback], shared: Sequence[Callback]) -> None:
-        super().__init__(args, callbacks, shared)
+    def __init__(
+        self, args: Mapping[str, Any], callbacks: Sequence[Callback], shared: Sequence[Callback], clock: Clock
+    ) -> None:
+        super().__init__(args, callbacks, shared, clock)
+        self._limits: Limits = (None, -1, None, -1)
+        self._accumulate = 1
         self._limit_val_batches: int | float = 1.0
         self._distributed_sampler = True
         self._own_callbacks: list[Callback] = []
@@ -109,14 +114,14 @@ class OneTrainer(Trainers):
 
     def take(self, training: bool) -> L.Trainer:
         trainer: Any = self.reference
-        old = trainer.fit_loop
-        trainer.fit_loop = type(old)(trainer, min_epochs=old.min_epochs, max_epochs=old.max_epochs)
-        trainer.fit_loop.epoch_loop = type(old.epoch_loop)(trainer, old.epoch_loop.min_steps, old.epoch_loop.max_steps)
+        self._clock.give_loops(trainer, self._limits)
         trainer.should_stop = False
+        trainer.accumulate_grad_batches = self._accumulate  # a GradientAccumulationScheduler has changed it
         trainer.limit_val_batches = 0 if training else self._limit_val_batches
         trainer._accelerator_connector.use_distributed_sampler = training and self._distributed_sampler
         if self._callbacks:
-            callbacks = copy.deepcopy(self._callbacks) + self._own_callbacks
+            self.copies = copy.deepcopy(self._callbacks)
+            callbacks = self._shared + self.copies + self._own_callbacks
             trainer.callbacks = trainer._callback_connector._reorder_callbacks(callbacks)
         if self._scaler is not None:  # the loss scale of float16 starts anew, too
             trainer.precision_plugin.scaler.load_state_dict(self._scaler)
@@ -129,7 +134,8 @@ class OneTrainer(Trainers):
         trainer: Any = ReusedTrainer(callbacks=self._shared, **args)
         self._limit_val_batches = trainer.limit_val_batches
         self._distributed_sampler = trainer._accelerator_connector.use_distributed_sampler
-        self._own_callbacks = list(trainer.callbacks)
+        self._own_callbacks = [callback for callback in trainer.callbacks if callback not in self._shared]
+        self._limits, self._accumulate = limits_of(trainer), trainer.accumulate_grad_batches
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self._scaler = None if scaler is None else scaler.state_dict()
         made: L.Trainer = trainer

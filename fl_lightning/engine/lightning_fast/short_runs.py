@@ -91,10 +91,10 @@ class ShortRuns:
             and _has_none(FIT_HOOKS, module, trainer.callbacks)
         ):
             return False
-        known = self._find("train")
-        if known is None:
-            return False
         loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
+        known = self._find("train")
+        if known is None or loop._combined_loader is not None:  # `configure_optimizers` has asked for the number of steps
+            return False
         loop._combined_loader, loop.max_batches = known.combined, known.num_batches
         iterator = iter(known.loader)  # draws its seed before the hooks, as in a stock run
         if loop.skip:
@@ -103,7 +103,7 @@ class ShortRuns:
         module.zero_grad()
         call._call_callback_hooks(trainer, "on_train_start")
         call._call_lightning_module_hook(trainer, "on_train_start")
-        takes_index = None
+        takes_index, first = None, True
         epoch_starts, epoch_ends = (not _has_none([f"on_train_epoch_{at}"], None, trainer.callbacks) for at in ("start", "end"))
         while not loop.done:
             loop.epoch_progress.increment_ready()
@@ -112,8 +112,9 @@ class ShortRuns:
             call._call_lightning_module_hook(trainer, "on_train_epoch_start")
             loop.epoch_progress.increment_started()
             epochs.reset()
-            if trainer.current_epoch > 0:
+            if not first:
                 iterator = iter(known.loader)
+            first = False
             while not epochs.done:
                 batch = self._next(iterator, epochs.batch_progress, known.num_batches)
                 index = epochs.batch_idx

@@ -8,6 +8,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from datamodules import SyntheticCitationDataModule
+from fl_lightning.engine.clock import Clock
 from fl_lightning.engine.lightning_fast import trainers, versions
 from fl_lightning.engine.local import LocalTrainer
 from lit_models import GraphSAGE, LitNodeClassifier
@@ -17,7 +18,7 @@ BOTH = pytest.mark.parametrize("fast_loops", [True, False])
 
 
 def made(args, fast_loops, shared=()):
-    return trainers({"accelerator": "cpu", **args}, [], list(shared), fast_loops)
+    return trainers({"accelerator": "cpu", **args}, [], list(shared), Clock(), fast_loops)
 
 
 @BOTH
@@ -30,14 +31,14 @@ def made(args, fast_loops, shared=()):
 )  # fmt: skip
 def test_one_epoch_is_the_local_work_unless_something_else_is_said(arguments, epochs, steps, fast_loops):
     trainer = made(arguments, fast_loops).take(training=True)
-    assert (trainer.max_epochs, trainer.max_steps) == (epochs, steps)
+    assert (None if trainer.max_epochs == -1 else trainer.max_epochs, trainer.max_steps) == (epochs, steps)
 
 
 @BOTH
 def test_a_clients_trainer_writes_and_shows_nothing(fast_loops):
     local = LocalTrainer(Linear(), {"accelerator": "cpu", "enable_progress_bar": True, "logger": None}, fast_loops=fast_loops)
     trainer = local._trainers.take(training=True)
-    assert [type(c).__name__ for c in trainer.callbacks] == ["OptimizerState"] and not trainer.checkpoint_callbacks
+    assert [type(c).__name__ for c in trainer.callbacks] == ["OptimizerState", "Clock"] and not trainer.checkpoint_callbacks
     assert type(trainer.logger).__name__ == "DummyLogger" and trainer.num_sanity_val_steps == 0
     assert not trainer.validate_loop.inference_mode and local.device == torch.device("cpu")
     shown = made({"enable_model_summary": True, "limit_val_batches": 3}, fast_loops)
@@ -135,8 +136,8 @@ def test_nothing_is_validated_in_a_fit_and_all_data_in_an_evaluation():
                                                                   (True, True, True), (True, False, False)])  # fmt: skip
 def test_evaluation_is_not_distributed(fast_loops, training, expected):
     """Under DDP every rank scores all data; the training data are divided."""
-    held = trainers({"accelerator": "cpu"}, [], [], fast_loops)
+    held = trainers({"accelerator": "cpu"}, [], [], Clock(), fast_loops)
     held.take(not training)
     assert held.take(training)._accelerator_connector.use_distributed_sampler is expected
-    mine = trainers({"accelerator": "cpu", "use_distributed_sampler": False}, [], [], fast_loops)
+    mine = trainers({"accelerator": "cpu", "use_distributed_sampler": False}, [], [], Clock(), fast_loops)
     assert mine.take(training)._accelerator_connector.use_distributed_sampler is False  # as the user has it

@@ -204,6 +204,7 @@ def test_a_site_rehearses_with_its_own_data_at_the_first_contact(tmp_path, monke
     config["data"]["init_args"]["num_clients"] = 1
     stop = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "val/accuracy"}}
     config["trainer"]["callbacks"] = [stop]
+    config["federation"]["local_clock"] = "round"
     here = Here(tmp_path, config, own=[{"whole_data": True}])
     with pytest.raises(ValueError, match=r"(?s)1 of 1 sites cannot take part.*site-0: `EarlyStopping\(.*waits for a metric"):
         here.fit(monkeypatch)
@@ -280,3 +281,21 @@ def test_the_experiment_of_the_documentation_on_tables_that_only_the_sites_have(
     here.restart(1, data={"files": [str(tmp_path / "site-1" / f"{name}.csv") for name in ("molecules", "more")]})
     with pytest.raises(ValueError, match="site-1: `data` makes 2 clients, but a site is one"):
         here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites")
+
+
+def test_schedules_at_sites_watch_the_servers_validation(tmp_path, monkeypatch):
+    """With three rounds, two validations: the second is no better by its threshold, so the third round has a tenth of the rate."""
+    config = copy.deepcopy(EXPERIMENTS["schedule"])
+    config["federation"]["num_rounds"] = 3
+    here = Here(tmp_path, config)
+    local, there = here.fit(monkeypatch, flower=False), here.fit(monkeypatch)
+    assert_same_bits(server_tensors(local), server_tensors(there))
+    assert ledger(local) == ledger(there)
+    config["federation"]["local_clock"] = "round"
+    del config["model"]["init_args"]["lr_scheduler"]
+    (tmp_path / "plain").mkdir()
+    plain = Here(tmp_path / "plain", config).fit(monkeypatch, flower=False)
+    first, other = server_tensors(local), server_tensors(plain)
+    same = {folder: all(bool((first[n] == other[n]).all()) for n in first if n.startswith(folder)) for folder in
+            ("round_00001", "round_00002")}  # fmt: skip
+    assert same == {"round_00001": True, "round_00002": False}

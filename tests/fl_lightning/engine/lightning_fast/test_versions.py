@@ -23,6 +23,7 @@ from federations import (
 
 from fl_lightning import FederatedTrainer
 from fl_lightning.engine import WorkerProcesses
+from fl_lightning.engine.clock import Clock
 from fl_lightning.engine.lightning_fast import trainers, versions
 from fl_lightning.engine.trainers import Trainers
 from fl_lightning.errors import FederationError
@@ -51,8 +52,8 @@ def test_the_minor_version_decides(monkeypatch, version, proven):
 
 @needs_a_proven_lightning
 def test_who_reuses_a_trainer():
-    assert type(trainers({}, [], [])) is not Trainers
-    assert type(trainers({}, [], [], fast_loops=False)) is Trainers
+    assert type(trainers({}, [], [], Clock())) is not Trainers
+    assert type(trainers({}, [], [], Clock(), fast_loops=False)) is Trainers
 
 
 SETTINGS = {"num_rounds": 2, "clients_per_round": 2, "carry_optimizer_state": True, "name": "deep"}
@@ -153,7 +154,7 @@ def test_an_unknown_lightning_may_lack_what_the_short_way_imports(future, monkey
     short = [f"fl_lightning.engine.lightning_fast.{name}" for name in ("reused_trainer", "short_runs")]
     for name in short:
         monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
-    trainers({}, [], []).take(training=True)
+    trainers({}, [], [], Clock()).take(training=True)
     at_the_top = re.compile(r"^(from|import) \S*lightning_fast(\.| import )(reused_trainer|short_runs)", re.MULTILINE)
     found = [path.name for path in (ROOT / "fl_lightning").rglob("*.py") if at_the_top.search(path.read_text())]
     assert found == ["reused_trainer.py"]
