@@ -61,8 +61,8 @@ class Scheduled(Linear):
     def training_step(self, batch, batch_idx):
         trainer = self.trainer
         Scheduled.trace.append((
-            self.optimizers().param_groups[0]["lr"], self.current_epoch, self.global_step, trainer.max_epochs, trainer.max_steps,
-            trainer.fit_loop.total_batch_idx, batch_idx,
+            self.optimizers().param_groups[0]["lr"], self.current_epoch, self.global_step, trainer.max_epochs,
+            trainer.max_steps, trainer.fit_loop.total_batch_idx, batch_idx,
         ))  # fmt: skip
         self.log("lr", self.optimizers().param_groups[0]["lr"])
         return super().training_step(batch, batch_idx)

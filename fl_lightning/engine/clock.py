@@ -18,12 +18,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, Timer
-from torch import Tensor
+
+from fl_lightning.engine.run_loops import lightnings_own, loops_of_a_run
+from fl_lightning.engine.scheduler_state import groups_of, moving_numbers, set_groups, with_numbers
 
 Validation = Mapping[str, Sequence[tuple[int, float | None]]]
 """What the server's validation gave for a metric: round and value, in order; ``None`` where it was undefined."""
@@ -110,12 +111,12 @@ class Clock(Callback):
             limits: Of one round.
         """
         min_epochs, max_epochs, min_steps, max_steps = limits
-        fit, epoch = _lightnings_own(type(trainer.fit_loop)), _lightnings_own(type(trainer.fit_loop.epoch_loop))
+        fit, epoch = lightnings_own(type(trainer.fit_loop)), lightnings_own(type(trainer.fit_loop.epoch_loop))
         if self.position is None:
             trainer.fit_loop = fit(trainer, min_epochs, max_epochs)
             trainer.fit_loop.epoch_loop = epoch(trainer, min_steps, max_steps)
             return
-        in_run_fit, in_run_epoch = _in_run(fit, epoch)
+        in_run_fit, in_run_epoch = loops_of_a_run(fit, epoch)
         rounds = self.position.num_rounds
         self._epochs = None if max_epochs == -1 else max_epochs
         self._steps = None if max_steps == -1 else max_steps
@@ -162,8 +163,8 @@ class Clock(Callback):
             self.kept = {
                 "round": self._at.round,
                 "count": [trainer.current_epoch, trainer.global_step, progress.ready],
-                "schedulers": [_numbers(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
-                "groups": [[_numbers(group) for group in groups] for groups in _groups(trainer)],
+                "schedulers": [moving_numbers(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
+                "groups": [[moving_numbers(group) for group in groups] for groups in groups_of(trainer)],
             }
 
     def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -202,8 +203,8 @@ class Clock(Callback):
         epoch, step, batches = kept["count"]
         if kept["schedulers"]:
             for config, numbers in zip(trainer.lr_scheduler_configs, kept["schedulers"], strict=True):
-                config.scheduler.load_state_dict(_with_numbers(config.scheduler.state_dict(), numbers))
-            _set_groups(trainer, kept["groups"])
+                config.scheduler.load_state_dict(with_numbers(config.scheduler.state_dict(), numbers))
+            set_groups(trainer, kept["groups"])
         for config in self._plateaus(trainer):
             self._watch(trainer.lightning_module, config, kept["round"], self._at.round)
         return _Count(epoch if self._epochs is None else self._at.round * self._epochs, 0, step, batches)
@@ -220,7 +221,7 @@ class Clock(Callback):
             for config, state in zip(configs, known.schedulers, strict=True):
                 config.scheduler.load_state_dict(copy.deepcopy(state))
             if configs:
-                _set_groups(trainer, known.groups)
+                set_groups(trainer, known.groups)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*lr_scheduler.step.*before.*optimizer.step.*")
             for round in range(done, self._at.round):
@@ -233,7 +234,7 @@ class Clock(Callback):
             self._at.round,
             copy.copy(count),
             [copy.deepcopy(config.scheduler.state_dict()) for config in configs],
-            _groups(trainer),
+            groups_of(trainer),
         )
         return count
 
@@ -306,97 +307,3 @@ def _set_counters(trainer: L.Trainer, module: L.LightningModule, count: _Count) 
         else batches.manual_optimization.optim_step_progress.total
     )
     steps.ready = steps.completed = count.step
-
-
-# ---- what schedulers move ---------------------------------------------------------------------------------------------
-
-
-def _groups(trainer: L.Trainer) -> list[list[dict[str, Any]]]:
-    """Hyperparameters of each optimiser's parameter groups."""
-    return [
-        [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-        for optimizer in trainer.optimizers
-    ]
-
-
-def _set_groups(trainer: L.Trainer, kept: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    for optimizer, groups in zip(trainer.optimizers, kept, strict=True):
-        for group, values in zip(optimizer.param_groups, groups, strict=True):
-            for name, value in values.items():
-                group[name] = tuple(value) if isinstance(group.get(name), tuple) else copy.deepcopy(value)
-
-
-def _numbers(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Those parts of a state that move from step to step, as JSON: numbers, lists of numbers, and schedulers within."""
-    found: dict[str, Any] = {}
-    for name, value in state.items():
-        plain = [float(x) if hasattr(x, "item") else x for x in value] if isinstance(value, list | tuple) else value
-        if isinstance(plain, list) and plain and all(isinstance(x, Mapping) for x in plain):
-            found[name] = [_numbers(x) for x in plain]
-        elif isinstance(plain, list) and all(isinstance(x, int | float) for x in plain):
-            found[name] = plain
-        elif plain is None or isinstance(plain, int | float):
-            found[name] = plain
-        elif isinstance(plain, Tensor) and plain.numel() == 1:
-            found[name] = plain.item()
-    return found
-
-
-def _with_numbers(state: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """A state in which the moving parts are ``numbers``."""
-    merged = dict(state)
-    for name, value in numbers.items():
-        own = merged.get(name)
-        if isinstance(own, list) and own and all(isinstance(x, Mapping) for x in own):
-            merged[name] = [_with_numbers(x, n) for x, n in zip(own, value, strict=True)]
-        else:
-            merged[name] = tuple(value) if isinstance(own, tuple) else value
-    return merged
-
-
-# ---- loops ------------------------------------------------------------------------------------------------------------
-
-
-def _lightnings_own(kind: type) -> type:
-    return next(c for c in kind.__mro__ if not getattr(c, "in_run", False))
-
-
-@cache
-def _in_run(fit_loop: Any, epoch_loop: Any) -> tuple[type, type]:
-    """Lightning's loops, which count over the whole run and end with the round."""
-
-    class FitLoop(fit_loop):
-        """Shows the run's limits, and ends at the round's."""
-
-        in_run = True
-        run_steps = -1
-        stop_epoch: int | None = None
-        first_epoch = 0
-
-        @property
-        def max_steps(self) -> int:
-            return self.run_steps
-
-        @property
-        def done(self) -> bool:
-            progress = self.epoch_progress.current
-            if self.stop_epoch is not None and progress.processed >= self.stop_epoch:
-                progress.completed = progress.processed
-                return True
-            steps = self.epoch_loop.max_steps
-            return bool(steps != -1 and self.epoch_loop.global_step >= steps) or bool(super().done)
-
-    class EpochLoop(epoch_loop):
-        """Takes the iterator that is there in the first epoch of a fit, whichever of the run it is."""
-
-        in_run = True
-
-        def on_run_start(self, data_fetcher: Any) -> None:
-            progress = self.trainer.fit_loop.epoch_progress.current
-            count = progress.completed
-            if count == self.trainer.fit_loop.first_epoch:
-                progress.completed = 0  # Lightning makes a new iterator in all epochs but the one of this number
-            super().on_run_start(data_fetcher)
-            progress.completed = count
-
-    return FitLoop, EpochLoop

@@ -88,4 +88,5 @@ class Trainers:
 def limits_of(trainer: L.Trainer) -> Limits:
     """``min_epochs``, ``max_epochs``, ``min_steps`` and ``max_steps`` of a new Trainer; -1 is no limit."""
     loop = trainer.fit_loop
-    return loop.min_epochs, -1 if loop.max_epochs is None else loop.max_epochs, loop.epoch_loop.min_steps, loop.epoch_loop.max_steps
+    max_epochs = -1 if loop.max_epochs is None else loop.max_epochs
+    return loop.min_epochs, max_epochs, loop.epoch_loop.min_steps, loop.epoch_loop.max_steps

@@ -2,7 +2,6 @@
 
 import itertools
 
-import lightning as L
 import pytest
 import torch
 from federations import Linear, assert_same_bits, checkpoint_tensors, clients, federate, last_checkpoint, without_times
@@ -29,7 +28,7 @@ def trace_of(steps=None):
 
 def one_client(root, module, data=None, **more):
     """All rounds with one client; the weights after the last."""
-    options = {"num_rounds": ROUNDS, "trainer": {"max_epochs": EPOCHS}, "carry_optimizer_state": True, "monitor": "loss", **more}
+    options = {"num_rounds": ROUNDS, "trainer": {"max_epochs": EPOCHS}, "carry_optimizer_state": True, "monitor": "loss"} | more
     fed = federate(root, module, [data or InOrder()], **options)
     weights = torch.load(last_checkpoint(fed.run_dir) / "server.pt", weights_only=True)["tensors"]
     return {name.removeprefix("global/"): tensor for name, tensor in weights.items()}
@@ -228,8 +227,8 @@ def test_a_run_that_goes_on_has_the_rates_of_one_that_never_stopped(tmp_path, ki
 
     with pytest.raises(SystemExit):  # so says Lightning
         federate(tmp_path / "b", lambda: Cut(kind), clients(batch_size=5), num_rounds=5, **settings)
-    trainer = FederatedTrainer(trainer=dict(whole.trainer_args, logger=False, default_root_dir=str(tmp_path / "b"), max_epochs=1),
-                               num_rounds=5, **settings)  # fmt: skip
+    args = {**whole.trainer_args, "logger": False, "default_root_dir": str(tmp_path / "b")}
+    trainer = FederatedTrainer(trainer=args, num_rounds=5, **settings)
     torch.manual_seed(0)
     trainer.fit(Scheduled(kind), clients(batch_size=5), ckpt_path="last")
     assert_same_bits(checkpoint_tensors(last_checkpoint(whole.run_dir)), checkpoint_tensors(last_checkpoint(trainer.run_dir)))

@@ -93,8 +93,8 @@ def test_a_plateau_on_what_nobody_logs_is_refused(tmp_path, monkeypatch):
         waits_for = "val_lsos"
 
     steps = untrained(monkeypatch)
-    with pytest.raises(ValueError, match=r'`ReduceLROnPlateau` with `"monitor": "val_lsos"` in `Typo.configure_optimizers` waits '
-                       "for a metric that is not logged in a client's local training, nor in the validation"):
+    with pytest.raises(ValueError, match=r'`ReduceLROnPlateau` with `"monitor": "val_lsos"` in `Typo.configure_optimizers` '
+                       "waits for a metric that is not logged in a client's local training, nor in the validation"):
         federate(tmp_path, Typo)
     assert steps == []
 

@@ -284,7 +284,7 @@ def test_the_experiment_of_the_documentation_on_tables_that_only_the_sites_have(
 
 
 def test_schedules_at_sites_watch_the_servers_validation(tmp_path, monkeypatch):
-    """With three rounds, two validations: the second is no better by its threshold, so the third round has a tenth of the rate."""
+    """Two validations before round 3: the second is not better by the threshold, so that round has a tenth of the rate."""
     config = copy.deepcopy(EXPERIMENTS["schedule"])
     config["federation"]["num_rounds"] = 3
     here = Here(tmp_path, config)
