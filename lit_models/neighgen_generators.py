@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lit_models.neighgen_losses import cross_feature_loss, draw_slots
-from lit_models.sparse import is_sparse
 
 FEATURE_RANGES = ("tanh", "sigmoid", "relu", "identity")
 COUNT_ACTIVATIONS = ("softplus", "relu")
@@ -178,7 +177,7 @@ def peer_gradient(
 
 def attach(x: Tensor, edge_index: Tensor, candidates: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` and edges with each candidate as a new neighbour of its owner, in both directions; differentiable."""
-    dense = x.to_dense() if is_sparse(x) else x
+    dense = x.to_dense()
     new = torch.arange(len(dense), len(dense) + len(owner), device=owner.device)
     edges = torch.cat([edge_index, torch.stack([owner, new]), torch.stack([new, owner])], dim=1)
     return torch.cat([dense.to(candidates), candidates]), edges

@@ -17,7 +17,7 @@ from datamodules.impairing import ImpairedDataModule, impair
 from datamodules.mending import mend
 from lit_models.encoders import GraphSAGE
 from lit_models.neighgen import LitNeighGen
-from lit_models.neighgen_generators import CountGenerator, FeatureGenerator, attach, peer_gradient
+from lit_models.neighgen_generators import CountGenerator, FeatureGenerator, attach, check_finite, peer_gradient
 from lit_models.neighgen_losses import count_loss, draw_slots, train_counts
 from lit_models.neighgen_start import mean_features, principal_directions, start_at_topics
 
@@ -200,6 +200,10 @@ def test_profiles(profile, lambdas):
     module = neighgen(profile=profile)
     assert (module.lambda_d, module.lambda_f, module.lambda_c) == lambdas
     assert (module.classifier is not None) == (profile == "paper")
+    if module.classifier is not None:
+        local = module.classifier
+        assert (local.hidden_channels, local.num_layers, local.dropout) == (64, 2, 0.5)
+        assert local(torch.ones(2, 6), torch.zeros(2, 0, dtype=torch.long)).shape == (2, 3)
     assert neighgen(profile=profile, lambda_f=3.0).lambda_f == 3.0
 
 
@@ -990,3 +994,11 @@ def test_one_direction_is_enough_to_start_at():
         assert torch.equal(weight[0], -weight[1])
         torch.testing.assert_close((x @ weight[0]).std(correction=0), torch.tensor(1.0))
         torch.testing.assert_close(encoder.convs[0].lin_l.bias[:2], -2 * weight[:2] @ x.mean(0))
+
+
+def test_one_value_that_is_not_finite_is_named():
+    good = torch.tensor([1.0, -2.0])
+    check_finite({"out.bias": good, "nothing": good[:0]}, "of a test")
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        with pytest.raises(ValueError, match="The gradient of a test is not finite in fGen's `out.weight`; nothing was"):
+            check_finite({"out.bias": good, "out.weight": torch.tensor([1.0, bad])}, "of a test")
