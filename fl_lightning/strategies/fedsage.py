@@ -266,7 +266,7 @@ class FedSagePlusClient(ClientHalf):
         arguments = {k: v for k, v in client.settings.trainer_args.items() if k not in skip}
         trainer = LocalTrainer(generator, {**arguments, "max_epochs": 1}, fast_loops=client.settings.fast_loops)
         with stream(client.settings.seed, "pretrain", client.round, client.id):
-            metrics = trainer.fit(data, client.store.section("generator_optimizer") or None)
+            metrics = trainer.fit(data, client.store.section("generator_optimizer"))
         client.store.put_section("generator_optimizer", trainer.optimizer_state)
         self._keep(client, generator)
         return self._report(client, generator, metrics)

@@ -166,8 +166,7 @@ class FLITPlus(FLIT):
         less_sure = losses.loss + self.lam * delta > received["loss"] + self.lam * global_delta
         module.observe({"less_sure": less_sure.float(), "vat": delta}, losses.mask)
         factor = self.factors(module, batch, losses, omega)
-        loss = masked_mean(factor * losses.loss, losses.mask)
-        return loss + self.c * masked_mean(factor * delta, losses.mask) if self.c else loss
+        return masked_mean(factor * losses.loss, losses.mask) + self.c * masked_mean(factor * delta, losses.mask)
 
 
 def forget_remainder(table: SampleTable, module: LitGraphModule) -> SampleTable:

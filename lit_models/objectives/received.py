@@ -82,7 +82,7 @@ def training_batches(module: LitGraphModule) -> Iterator[Any]:
             f"`{type(module.objective).__name__}` looks at all training data when training begins, but the module has "
             "no Trainer. Train it with `lightning.Trainer.fit` or a `FederatedTrainer`."
         ) from error
-    own_hook = trainer.datamodule is not None and is_overridden("on_before_batch_transfer", trainer.datamodule)
+    own_hook = is_overridden("on_before_batch_transfer", trainer.datamodule)
     hooks: Any = trainer.datamodule if own_hook else module  # whose hook a Trainer calls; the other two it finds itself
     with _own_generators_untouched(trainer.train_dataloader):
         for batch in in_order(trainer):
@@ -108,9 +108,7 @@ def in_order(trainer: Any) -> Iterable[Any]:
         or isinstance(loader.dataset, IterableDataset)
     ):
         return loader
-    size = loader.batch_size
-    if size is None and loader.batch_sampler is not None:
-        size = getattr(loader.batch_sampler, "batch_size", 1)
+    size = None if loader.batch_sampler is None else getattr(loader.batch_sampler, "batch_size", 1)
     return DataLoader(loader.dataset, batch_size=size, collate_fn=loader.collate_fn, num_workers=0)
 
 

@@ -15,10 +15,10 @@ from torch_geometric.data import Data
 
 from datamodules.impairing import ImpairedDataModule, impair
 from datamodules.mending import mend
-from lit_models.encoders import GraphSAGE
+from lit_models.encoders import GCN, GraphSAGE
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen_generators import CountGenerator, FeatureGenerator, attach, check_finite, peer_gradient
-from lit_models.neighgen_losses import count_loss, draw_slots, train_counts
+from lit_models.neighgen_losses import count_loss, draw_slots, mend_counts, train_counts
 from lit_models.neighgen_start import mean_features, principal_directions, start_at_topics
 
 SCHEMA = {"num_features": 6, "num_classes": 3}
@@ -1002,3 +1002,57 @@ def test_one_value_that_is_not_finite_is_named():
     for bad in (torch.nan, torch.inf, -torch.inf):
         with pytest.raises(ValueError, match="The gradient of a test is not finite in fGen's `out.weight`; nothing was"):
             check_finite({"out.bias": good, "out.weight": torch.tensor([1.0, bad])}, "of a test")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_start_leaves_the_encoders_mode_and_takes_the_mean_features(training):
+    batch, module = impair(random_graph(), 0.3, 0), neighgen(feature_range="identity").train(training)
+    module.start(batch)
+    assert module.encoder.training == training
+    torch.testing.assert_close(module.fgen.out.bias.detach(), batch.x.mean(0).repeat(3))
+
+
+def test_an_encoder_that_is_no_graph_sage_keeps_its_random_start():
+    module = neighgen(encoder=GCN(hidden_channels=8))
+    before = {name: value.clone() for name, value in module.encoder.state_dict().items()}
+    module.start(impair(random_graph(), 0.3, 0))
+    assert same(before, module.encoder.state_dict()) and module.z_shift.abs().max() > 0
+
+
+def test_without_a_known_count_they_start_near_zero():
+    batch, module = impair(random_graph(), 0.3, 0), neighgen()
+    batch.count_mask = torch.zeros_like(batch.count_mask)
+    module.start(batch)
+    assert module.dgen(torch.zeros(1, 8)).item() == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("profile", ["seed", "paper"])
+def test_whose_neighbours_are_generated_in_training(profile):
+    """With a local classifier all that get a neighbour; without, only those with a target: one hidden neighbour is enough."""
+    batch, module, given = impair(random_graph(), 0.3, 0), neighgen(profile=profile), []
+    module.start(batch)
+    module.eval()
+    module.dgen.linear.weight.data.zero_()
+    module.dgen.linear.bias.data.fill_(1.0)  # softplus(1) = 1.3: one neighbour for each, or as many as are hidden
+    real = module.generator_terms
+    module.generator_terms = lambda *arguments: given.append(arguments) or real(*arguments)
+    torch.manual_seed(5)
+    module.training_step(batch, 0)
+    (_, rows, u, slots, num_nodes, dropout), targets = given[0], batch.pair_ptr.diff()
+    assert bool((targets == 0).any()) and bool((targets == 1).any()) and (num_nodes, dropout) == (28, 0.0)
+    assert rows.tolist() == (list(range(28)) if profile == "paper" else targets.nonzero().flatten().tolist())
+    torch.manual_seed(5)
+    torch.testing.assert_close(u, module.embed(batch)[rows] + torch.randn(len(rows), 8))
+    assert torch.equal(slots.sum(1), targets.clamp(1, 3)[rows])
+
+
+def test_a_query_asks_for_the_predicted_and_keeps_the_training_counts(client):
+    """Sent are all nodes with a predicted neighbour, one is enough; in the local term are also those that miss some."""
+    module, batch = client
+    query, predicted = module.query(batch, seed=7), module(batch)
+    asked, local = mend_counts(predicted, 3), train_counts(predicted, batch.pair_ptr.diff(), 3)
+    assert 1 in query.counts.tolist()
+    assert query.rows[: query.sent].tolist() == asked.nonzero().flatten().tolist()
+    assert sorted(query.rows.tolist()) == local.nonzero().flatten().tolist()
+    assert torch.equal(query.counts, asked[query.rows[: query.sent]])
+    assert torch.equal(query.slots.sum(1), local[query.rows]) and query.num_nodes == 28

@@ -5,6 +5,7 @@ Whole runs are in ``test_fedsage_plus.py``, malformed replies in ``engine/test_r
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -515,3 +516,13 @@ def test_defaults_are_the_documented_ones():
     for wrong in ({"hide_portion": 1.0}, {"hide_portion": -0.1}, {"pretrain_steps": 0}, {"exchange_rounds": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             FedSagePlus(**wrong)
+
+
+@pytest.mark.parametrize("missing", ["with_data", "schema", "data"])
+def test_data_modules_without_what_mending_needs_are_refused(missing):
+    site = ClientGraphDataModule(graph(), SCHEMA)
+    parts = {"with_data": site.with_data, "schema": SCHEMA, "data": site.data}
+    strategy().check(None, [site, SimpleNamespace(**parts)], None)
+    del parts[missing]
+    with pytest.raises(ValueError, match="mends subgraphs, but a client's data module is `SimpleNamespace`"):
+        strategy().check(None, [site, SimpleNamespace(**parts)], None)

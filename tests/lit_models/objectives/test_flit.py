@@ -268,6 +268,7 @@ def test_needs_a_trainer_and_the_received_model():
 def test_official_cache_has_zeros_for_the_remainder():
     data = rows_data(missing=False)  # 9 rows, batches of 4: one is left out
     table, losses, _ = everything(FLIT(variant="official"), data)
+    assert table.values.keys() == {"loss"}
     found = table.at(data.ids)["loss"]
     right, zero = torch.isclose(found, losses).all(1), torch.isclose(found, data.y.square()).all(1)
     assert right.sum() == 8 and zero.sum() == 1 and (right ^ zero).all()
@@ -277,7 +278,7 @@ def test_nothing_is_kept_after_training():
     data, module = rows_data(), Linear(FLITPlus())
     make_trainer(max_epochs=1).fit(module, data)
     assert module.objective._received is None and module.objective.average is None
-    assert module.objective.state() == {}
+    assert module.objective.state() == {} and module.objective.vat._generator is None
     pickle.loads(pickle.dumps(module.objective))
 
 
@@ -487,3 +488,47 @@ def test_zero_is_allowed_where_it_switches_something_off_and_defaults():
         assert (default.gamma, default.beta, default.detach_weight, default.warmup_rounds) == (0.5, 0.8, False, 1)
         assert default.variant == "paper"
     assert (default.lam, default.c, default.vat.radius, default.vat.power_iterations) == (0.1, 1.0, 2.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("objective", "names"),
+    [(FLIT(), {"loss"}), (FLITPlus(), {"loss", "delta"}), (FLITPlus(lam=0.0, c=1.0), {"loss"}),
+     (FLITPlus(variant="official"), {"loss", "delta"}), (FLITPlus(lam=0.0, variant="official"), {"loss"})],
+)  # fmt: skip
+def test_nothing_is_measured_that_is_not_needed(objective, names):
+    assert everything(objective, rows_data())[0].values.keys() == names
+
+
+@pytest.mark.parametrize(("lam", "c"), [(1.0, 0.0), (0.0, 2.0)])
+def test_the_discrepancy_in_the_uncertainty_alone_or_in_the_loss_alone(lam, c):
+    """L = 1, 1; D = .9, .2; received 1.2, .5 and .1, .9, so with lam = 1 omega = 2.5, 1.2 and without 1, 1.5."""
+    omega = (2.5, 1.2) if lam else (1.0, 1.5)
+    factors = [1 - math.exp(-o / (sum(omega) / 2)) for o in omega]
+    expected = sum(f * (1 + c * d) for f, d in zip(factors, (0.9, 0.2), strict=True)) / 2
+    found = value_at(FLITPlus(gamma=1.0, lam=lam, c=c), [1.0, 1.0], [1.2, 0.5], [0.9, 0.2], [0.1, 0.9])
+    close(found[0], expected)
+
+
+@pytest.mark.parametrize("objective", [FLIT(), FLITPlus(lam=1.0)])
+def test_as_sure_as_the_received_model_is_not_less_sure(objective):
+    logged = {}
+    value_at(objective, [1.0, 2.0], deltas=[0.5, 0.25], received_deltas=[0.5, 0.25], logged=logged)
+    close(logged["train/less_sure"], 0.0)
+
+
+def test_an_average_that_was_left_behind_is_forgotten_when_training_begins():
+    objective = FLIT()
+    objective.average, data = torch.ones(2), rows_data()
+    assert in_first_step(Linear(objective), data, lambda batch: objective.average) is None
+
+
+def test_forgetting_the_remainder_leaves_the_table_as_it_is():
+    table = SampleTable(torch.arange(5), {n: torch.ones(5, 1) for n in ("loss", "delta")} | {"loss_of_zero": torch.zeros(5, 1)})
+    loader = type("Loader", (), {"batch_size": 3})
+    module = type("Module", (), {"trainer": type("Trainer", (), {"train_dataloader": loader})})
+    found = flit.forget_remainder(table, module)
+    assert [float(found.values[n].sum()) for n in ("loss", "delta")] == [3.0, 3.0]  # 5 mod 3 are forgotten
+    assert table.values.keys() == {"loss", "delta", "loss_of_zero"}
+    assert all(table.values[n].eq(1).all() for n in ("loss", "delta"))
+    loader.batch_size = None
+    assert flit.forget_remainder(table, module).values["loss"].eq(1).all()  # a batch is all there is

@@ -2,8 +2,9 @@
 
 import copy
 
+import pytest
 import torch
-from objective_samples import Linear, make_trainer, rows_data
+from objective_samples import Linear, Rows, make_trainer, rows_data
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 from lit_models.objectives import FLIT
@@ -110,3 +111,75 @@ def test_values_of_several_batches_are_joined_by_name():
 def test_a_batch_sampler_that_does_not_tell_its_size_is_read_one_by_one():
     loader = DataLoader(list(range(3)), batch_sampler=[[0, 1], [2]], collate_fn=lambda rows: list(rows))
     assert list(in_order(Trainer(loader))) == [[0], [1], [2]]
+
+
+def test_of_many_rows_with_the_same_id_the_first_counts_too():
+    table = SampleTable(torch.tensor([7, 5]).repeat(500), {"row": torch.arange(1000)})
+    assert table.at(torch.tensor([5, 7]))["row"].tolist() == [1, 0]
+
+
+def test_a_table_of_one_sample_or_of_none_knows_no_other():
+    one, none = SampleTable(torch.tensor([3]), {"loss": torch.ones(1)}), SampleTable.of([])
+    assert one.rows(torch.tensor([3, 3])).tolist() == [0, 0]
+    for table, ids in ((one, (0, 2, 4, 99)), (none, (0, 1, 3))):
+        for unknown in ids:
+            with pytest.raises(ValueError, match=f"Sample {unknown} is trained on but was not among"):
+                table.rows(torch.tensor([unknown]))
+
+
+class Indexed:
+    """Can be read by position alone."""
+
+    def __getitem__(self, position):
+        return [[1], [2]][position]
+
+
+def test_a_loader_that_is_no_data_loader_is_taken_as_it_is():
+    loader = Indexed()
+    assert in_order(Trainer(loader)) is loader
+
+
+def test_batches_are_read_without_worker_processes():
+    found = in_order(Trainer(DataLoader(range(4), batch_size=2, num_workers=2)))
+    assert (found.num_workers, found.batch_size) == (0, 2)
+
+
+HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+@pytest.mark.parametrize(("of_data", "who"), [(True, "Data"), (False, "Module")])
+def test_the_pass_over_all_data_calls_the_hooks_that_training_calls(of_data, who):
+    calls = []
+
+    class Data(Rows):
+        pass
+
+    class Module(Linear):
+        pass
+
+    for owner in (Data, Module) if of_data else (Module,):
+        for name in HOOKS:
+            inherited = getattr(owner, name)
+
+            def hook(self, batch, *arguments, inherited=inherited, name=name):
+                calls.append((type(self).__name__, name, arguments[-1]))
+                return inherited(self, batch, *arguments)
+
+            setattr(owner, name, hook)
+    rows = rows_data()
+    make_trainer(max_epochs=1).fit(Module(FLIT()), Data(rows.x, rows.y, batch_size=4))
+    assert calls == [(who, name, 0) for _ in range(3 + 3) for name in HOOKS]  # three batches, measured and trained on
+
+
+def test_without_a_data_module_the_hooks_are_the_modules():
+    calls, data = [], rows_data()
+
+    class Module(Linear):
+        def on_before_batch_transfer(self, batch, dataloader_idx):
+            calls.append(dataloader_idx)
+            return batch
+
+    module = Module(FLIT())
+    module.build(data.schema)
+    make_trainer(max_epochs=1).fit(module, data.train_dataloader())
+    assert calls == [0] * 6
