@@ -37,20 +37,21 @@ LIBRARIES = (
 # Sources whose tests have another name than ``test_<source>*.py`` beside them.
 ELSEWHERE = {
     "fl_lightning/engine/client.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
-    "fl_lightning/engine/federation.py": ["tests/fl_lightning/test_failures.py", "tests/fl_lightning/test_oracles.py"],
-    "fl_lightning/engine/store.py": ["tests/fl_lightning/test_same_bits.py"],
     "fl_lightning/engine/checkpoint.py": ["tests/fl_lightning/test_resume.py"],
     "fl_lightning/engine/local.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
-    "fl_lightning/engine/lightning_fast/reused_trainer.py": ["tests/fl_lightning/engine/lightning_fast/test_short_runs.py"],
-    "fl_lightning/engine/in_process.py": ["tests/fl_lightning/test_same_bits.py"],
+    "fl_lightning/engine/lightning_fast/reused_trainer.py": [
+        "tests/fl_lightning/engine/test_trainers.py", "tests/fl_lightning/engine/test_local_trainer.py",
+        "tests/fl_lightning/engine/lightning_fast/test_short_runs.py",
+    ],
+    "fl_lightning/engine/lightning_fast/short_runs.py": [
+        "tests/fl_lightning/engine/lightning_fast/test_reused_trainer.py", "tests/fl_lightning/engine/test_local_trainer.py",
+    ],
     "fl_lightning/engine/lightning_fast/__init__.py": [
         "tests/fl_lightning/engine/test_trainers.py", "tests/fl_lightning/engine/lightning_fast/test_versions.py",
     ],
     "fl_lightning/engine/trainer_args.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
-    "fl_lightning/engine/optimizer_state.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/rehearsal.py": ["tests/fl_lightning/test_rehearsal.py"],
     "fl_lightning/engine/remote.py": ["tests/fl_lightning/test_schema.py", "tests/fl_lightning/engine/test_replies.py"],
-    "fl_lightning/engine/samples.py": ["tests/fl_lightning/test_rehearsal.py"],
     "fl_lightning/engine/sampling.py": ["tests/fl_lightning/engine/test_participants.py"],
     "fl_lightning/engine/transport.py": ["tests/fl_lightning/test_same_bits.py"],
     "fl_lightning/engine/worker_processes.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],

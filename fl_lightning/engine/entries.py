@@ -62,10 +62,11 @@ class Entries:
             raise ValueError(f"There is no entry `{name}` in the model; it has: {', '.join(self._names)}.")
         return self._first[self._names[name]]
 
+    @torch.no_grad()
     def get(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Detached CPU clones of the named entries."""
-        live = self._module.state_dict(keep_vars=True)  # asked anew: a move to another device replaces buffers
-        return {name: live[name].detach().to("cpu", copy=True) for name in names}
+        live = self._module.state_dict()  # asked anew: a move to another device replaces buffers
+        return {name: live[name].to("cpu", copy=True) for name in names}
 
     @torch.no_grad()
     def set(self, tensors: Mapping[str, Tensor]) -> None:
@@ -74,7 +75,7 @@ class Entries:
         Raises:
             ValueError: On an unknown name, another shape or another dtype.
         """
-        live = self._module.state_dict(keep_vars=True)
+        live = self._module.state_dict()
         unknown = [name for name in tensors if name not in live]
         if unknown:
             raise ValueError(

@@ -241,7 +241,7 @@ class ReusedData(L.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         self._inner.trainer = self.trainer
-        self._once(f"setup/{stage}", lambda: set_up(self._inner, stage, self._seed, self._client))
+        self._once("setup/" + stage, lambda: set_up(self._inner, stage, self._seed, self._client))
 
     def train_dataloader(self) -> Any:
         loader = self._loader("train", self._inner.train_dataloader)

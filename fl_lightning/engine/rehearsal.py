@@ -14,7 +14,6 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from fl_lightning.engine.clock import Position
@@ -102,9 +101,8 @@ class Rehearsal:
         probe = self._probe()
         entered: list[str] = []
         for name, layer in probe.module.named_modules():
-            if isinstance(layer, _BatchNorm):
-                text = f"`{name}` ({type(layer).__name__})"
-                layer.register_forward_pre_hook(lambda *call, _text=text: entered.append(_text))
+            text = f"`{name}` ({type(layer).__name__})"
+            layer.register_forward_pre_hook(lambda *call, _text=text: entered.append(_text))
         try:
             with _untouched(data), stream(self._seed, "rehearsal", client=client):
                 sample = loader.dataset[next(iter(loader.sampler))]
@@ -193,7 +191,7 @@ class Rehearsal:
             with _untouched(data), stream(self._seed, "rehearsal", client=client):
                 self._trainer_of(module, callbacks=[_StopsBeforeTraining()]).fit(data, position=self._position)
         except _Configured as found:
-            optimizers, schedulers = found.optimizers, found.schedulers
+            optimizers, schedulers = found.args
         except Exception as error:
             if given:  # Lightning can do nothing with what it gave
                 raise ValueError(f"{where}: {error}") from error
@@ -240,10 +238,6 @@ class Rehearsal:
 
 class _Configured(Exception):
     """Ends a fit that has its optimisers and schedulers, and carries them."""
-
-    def __init__(self, optimizers: list[Optimizer], schedulers: list[Any]) -> None:
-        super().__init__()
-        self.optimizers, self.schedulers = optimizers, schedulers
 
 
 class _StopsBeforeTraining(Callback):

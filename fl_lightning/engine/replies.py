@@ -9,7 +9,6 @@ replies of a step (:func:`odd_ones_out`).
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
@@ -152,7 +151,7 @@ def rows_of(layout: Mapping[str, Tensor]) -> Rule:
 def _is_number(value: Any) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return math.isfinite(value) if isinstance(value, float) else abs(value) <= sys.float_info.max  # a larger int is no float
+    return abs(value) <= sys.float_info.max  # not NaN, not infinite; a larger whole number is no float
 
 
 def _shown(value: Any) -> str:
@@ -196,7 +195,7 @@ def predict_reply() -> Expected:
     """Tensors named ``<batch>/<output>``, batches counted from 0 without a gap."""
 
     def fault(payload: Payload) -> str | None:
-        batches = [name.split("/", 1)[0] for name in payload.tensors]
+        batches = [name.partition("/")[0] for name in payload.tensors]
         wrong = [n for n, b in zip(payload.tensors, batches, strict=True) if "/" not in n or not b.isdecimal()]
         if wrong or sorted({int(b) for b in batches}) != list(range(len(set(batches)))):
             return "its predictions must be tensors named `0/<output>`, `1/<output>`, ... by batch"

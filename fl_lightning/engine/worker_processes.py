@@ -6,7 +6,6 @@ at the next request; its clients are named in that round's failures and go on fr
 
 from __future__ import annotations
 
-import copy
 import json
 import multiprocessing as mp
 import os
@@ -18,6 +17,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import torch
@@ -78,7 +78,7 @@ class WorkerProcesses(Engine):
             with _tensors_by_value():
                 worker.connection.send((spec.module, spec.half, datamodules, settings, self.threads))
             worker.done()
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, TypeError, PicklingError) as error:
             worker.stop()
             raise ValueError(
                 "`federation.engine: WorkerProcesses` sends the model and each client's data to its workers, and these "
@@ -86,8 +86,7 @@ class WorkerProcesses(Engine):
                 "`fl_lightning.engine.InProcess`."
             ) from error
         except OSError as error:
-            worker.process.join(5)
-            code = worker.process.exitcode
+            code = worker.exit_code()
             worker.stop()
             raise OSError(
                 f"A worker process ended while it started (exit code {code}); see its message above. If a script of yours "
@@ -135,8 +134,7 @@ class WorkerProcesses(Engine):
                 try:
                     reply = Message.decode(worker.connection.recv_bytes())
                 except (EOFError, OSError):
-                    worker.process.join(5)
-                    reason = f"its worker process died (exit code {worker.process.exitcode})"
+                    reason = f"its worker process died (exit code {worker.exit_code()})"
                     worker.stop()
                     yield from (_failed(r, reason) for r in queues.pop(index))
                     continue
@@ -215,6 +213,12 @@ class _Process:
         if answer != "done":
             raise OSError(f"A worker process could not write or read its clients' state: {answer}")
 
+    def exit_code(self) -> int | None:
+        """Of a process that has hung up, and may need a moment to end."""
+        self.process.join(5)
+        code: int | None = self.process.exitcode
+        return code
+
     def stop(self) -> None:
         if self.connection is not None:
             self.connection.close()
@@ -277,7 +281,7 @@ def _failed(request: Message, reason: str) -> NoReply:
 
 def _on_own_device(trainer_args: Mapping[str, Any], index: int) -> dict[str, Any]:
     """Give worker ``index`` one of the devices that the user's ``trainer.accelerator`` and ``devices`` name, in turn."""
-    args = copy.copy(dict(trainer_args))
+    args = dict(trainer_args)
     accelerator = args.get("accelerator", "auto")
     wants_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
     if not wants_gpu or not torch.cuda.is_available():

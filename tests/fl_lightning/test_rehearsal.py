@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, T
 
 from fl_lightning.central import fit_centrally
 from fl_lightning.engine import WorkerProcesses
+from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.samples import count_samples, lone_batch, samples_of
 
@@ -504,3 +505,77 @@ def test_validation_is_tried_on_data_until_the_metric_is_there(quick, batches):
     assert not found[0] and len(found) == 2 and "loss" in found[1]
     found = rehearsal().logged_in_validation(tables(4, 4).values(), "accuracy")
     assert len(found) == 2 and all("loss" in seen for seen in found)
+
+
+def test_without_a_batchnorm_no_loader_is_built_and_nothing_tried():
+    data = images(3)
+    data.train_dataloader = lambda: pytest.fail("nobody needs it")
+    rehearsal().check_lone_batches({0: data})
+    assert Counted.trained == []
+
+
+class OwnNorm(nn.Module):
+    """Normalises by torch's function, in a layer of the user's own."""
+
+    def forward(self, x):
+        return F.batch_norm(x, None, None, training=True)
+
+
+def one_sample(step, *layers):
+    """A rehearsal of a module with a BatchNorm layer and this training step."""
+
+    class Own(ThreeNorms):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(4, 4), *layers)
+
+        def training_step(self, batch, index):
+            return step(self, batch[0])
+
+    return rehearsal(Own)
+
+
+def test_the_layer_that_refuses_one_sample_is_named_whatever_it_is():
+    with pytest.raises(ValueError, match=r"`net.3` \(OwnNorm\) of `model: Own` cannot be trained on a batch of one sample"):
+        one_sample(lambda self, x: self.net(x).mean(), OwnNorm()).check_lone_batches({0: images(3)})
+
+
+def test_another_error_is_no_matter_of_batch_sizes():
+    def fails(self, x):
+        raise ValueError(f"{self.net(x).shape} is not what it should be")
+
+    def by_no_layer(self, x):
+        return F.batch_norm(x.flatten(1), None, None, training=True).mean() * self.net[2].weight.sum()
+
+    for step in (fails, by_no_layer):
+        one_sample(step).check_lone_batches({0: images(3)})
+
+
+def test_of_several_that_wait_the_one_in_vain_is_named():
+    callbacks = [EarlyStopping("train_loss"), EarlyStopping("val_loss")]
+    with pytest.raises(ValueError, match=r'^`EarlyStopping\(monitor="val_loss"\)` in `trainer.callbacks` waits'):
+        rehearsal(callbacks=callbacks).check_optimizers_and_callbacks(tables(4))
+
+
+def test_what_only_a_round_can_configure_is_left_to_the_round():
+    class Later(Counted):
+        def configure_optimizers(self):
+            raise AttributeError("`from_the_server` comes with the first round")
+
+    rehearsal(Later).check_optimizers_and_callbacks(tables(4))
+    assert Counted.trained == []
+
+
+def test_who_has_nothing_to_validate_is_passed_over():
+    class Only(Table):
+        val_dataloader = L.LightningDataModule.val_dataloader
+
+    found = rehearsal().logged_in_validation([Only(4, seed=0), *tables(4).values()], "loss")
+    assert len(found) == 2 and found[0] is None and "loss" in found[1]
+
+
+@pytest.mark.parametrize("fast_loops", [True, False])
+def test_a_rehearsal_goes_the_way_of_the_run(fast_loops):
+    kinds = [type(LocalTrainer(Linear(), {}, fast_loops=fast_loops)._trainers)]
+    made = [Rehearsal(Linear(), {}, 0, fast_loops), *([Rehearsal(Linear(), {}, 0)] if fast_loops else [])]
+    assert kinds * len(made) == [type(one._probe()._trainers) for one in made]

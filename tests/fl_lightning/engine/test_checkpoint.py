@@ -165,3 +165,37 @@ def test_a_folder_is_made_durable_by_its_own_descriptor(tmp_path, monkeypatch):
     assert inode == tmp_path.stat().st_ino
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)  # it is closed
+
+
+def test_a_draft_that_a_killed_run_left_is_not_mixed_in(tmp_path):
+    kept = Checkpoints(tmp_path, 1)
+    draft = tmp_path / ".writing_round_00000"
+    draft.mkdir()
+    (draft / "client_00007.pt").write_bytes(b"old")
+    path = kept.save("round_00000", {}, {}, Engine(), None)
+    assert sorted(p.name for p in path.iterdir()) == ["client_00000.pt", "server.pt"]
+    assert [p.name for p in tmp_path.iterdir()] == ["round_00000"]
+
+
+def test_a_folder_that_is_gone_is_told_like_a_full_disk(tmp_path):
+    kept = Checkpoints(tmp_path / "checkpoints", 1)
+    kept.directory.rmdir()
+    with pytest.raises(OSError, match="round_00000` could not be written: .*No such file") as error:
+        kept.save("round_00000", {}, {}, Engine(), None)
+    assert error.value.errno == errno.ENOENT
+
+
+def test_the_best_of_a_run_that_has_ended_is_its_best(tmp_path):
+    for round in (0, 1):
+        made(tmp_path / "version_0" / "checkpoints", f"round_{round:05d}", best="round_00000")
+    (tmp_path / "version_0" / "results.json").write_text("{}")
+    assert find("best", tmp_path).name == "round_00000"
+
+
+def test_the_first_round_has_the_number_zero():
+    assert name_of({"state": {"phase": 1, "step": 3, "round": 1}}) == "round_00000"
+
+
+def test_a_table_that_became_a_value_is_one_difference():
+    assert difference({"a": {"b": 1}}, {"a": 2}) == ["a: {'b': 1} -> 2"]
+    assert difference({"a": 2}, {"a": {"b": 1}}) == ["a: 2 -> {'b': 1}"]

@@ -264,3 +264,105 @@ def test_untrained_rows_are_told_by_number_and_only_of_what_is_sent():
     assert ask(site, "fit").values["untrained_rows"] == {"net.0.weight": [1, 4, 7]}
     del site.module.untrained_rows
     assert "untrained_rows" not in ask(site, "fit").values
+
+
+def test_nothing_is_carried_private_or_shared_unless_it_is_said():
+    settings = LocalSettings("run", 0, 5)
+    assert (settings.carry_optimizer_state, settings.fast_loops, settings.private) == (False, True, ())
+    assert settings.trainer_args == settings.shared == {} and ClientHalf().personal is False
+
+
+def test_each_client_has_its_own_memory_and_hears_of_the_round():
+    site = worker(Deep())
+    for round in range(2):
+        for client in range(2):
+            ask(site, "fit", client, round)
+            assert site.stores[client].section("objective")["count"].item() == round + 1
+    assert site.module.rounds == [(0, 5), (0, 5), (1, 5), (1, 5)]
+
+
+def test_what_the_objective_keeps_is_a_copy_without_a_graph():
+    class Keeps(Linear):
+        def private_state(self):
+            return {"live": self.net.weight}
+
+    site = worker(Keeps())
+    ask(site, "fit")
+    kept = site.stores[0].section("objective")["live"]
+    before = kept.clone()
+    with torch.no_grad():
+        site.module.net.weight.add_(1)
+    assert torch.equal(kept, before) and not kept.requires_grad
+
+
+def test_an_optimisers_state_from_before_is_not_used_if_none_is_to_be_carried():
+    moved = []
+    for state in ({}, {f"0/{p}/{k}": torch.tensor(9.0) for p in range(2) for k in ("step", "exp_avg", "exp_avg_sq")}):
+        site = worker(Deep(), data=[Table(8, seed=1)])
+        site.stores[0].put_section("optimizer", state)
+        moved.append(ask(site, "fit").tensors)
+    assert all(torch.equal(tensor, moved[1][name]) for name, tensor in moved[0].items())
+
+
+def test_one_sample_is_something_to_train_on():
+    site = worker(data=[Table(1, seed=1)])
+    reply = ask(site, "fit")
+    assert reply.values["num_samples"] == 1 and len(site.module.drawn) == 1 and reply.tensors
+
+
+def test_every_step_works_with_what_was_received():
+    """And not with what the last request left in the live module."""
+
+    class Ones(Table):
+        def setup(self, stage=None):
+            self.train = self.held = torch.utils.data.TensorDataset(torch.ones(4, 3), torch.zeros(4, 1))
+
+    site = worker(Linear(), data=[Ones(4, seed=1)])
+    for weight in (1.0, 2.0):
+        received = {"net.weight": torch.full((1, 3), weight), "net.bias": torch.ones(1)}
+        expected = 3 * weight + 1
+        loss = ask(site, "evaluate", tensors=received, stages=["val", "test"]).values
+        assert loss["val"]["loss"] == loss["test"]["loss"] == expected**2
+        assert ask(site, "predict", tensors=received).tensors["0/output"].flatten().tolist() == [expected] * 4
+        sent = ask(site, "model", tensors=received).tensors
+        assert sent.keys() == received.keys() and all(torch.equal(sent[name], received[name]) for name in sent)
+        assert ask(site, "fit", tensors=received).values["metrics"]["train_loss"] == expected**2
+
+
+def test_who_has_nothing_to_predict_on_sends_nothing():
+    reply = ask(worker(data=[TrainOnly(8, seed=1)]), "predict")
+    assert reply.tensors == {} and reply.values == {}
+
+
+def test_pictures_of_the_module_are_sent():
+    class Draws(Linear):
+        def pictures(self):
+            return {"weights": [1, 2]}
+
+    assert ask(worker(Draws()), "fit").values["pictures"] == {"weights": [1, 2]}
+    assert "pictures" not in ask(worker(), "fit").values
+
+
+def test_an_average_is_defined_for_real_and_complex_numbers_only():
+    class Mixed(Linear):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("phase", torch.ones(2, dtype=torch.complex64))
+            self.register_buffer("count", torch.ones(2, dtype=torch.int64))
+
+    site = worker(Mixed())
+    assert ask(site, "fit").tensors.keys() == {"net.weight", "net.bias", "phase"}
+    assert ask(site, "model").tensors.keys() == {"net.weight", "net.bias", "phase", "count"}
+
+
+def test_a_number_has_no_rows():
+    site = worker(Deep())
+    site.module.untrained_rows = lambda: {"net.1.num_batches_tracked": torch.tensor(True)}
+    assert "one value for each row of `net.1.num_batches_tracked` [], but gives bool[]." in (
+        site.handle(Message("fit", "run", 0, 0)).error
+    )
+
+
+def test_one_output_that_is_no_tensor_is_told():
+    with pytest.raises(ValueError, match="`predict_step` returned dict; return a tensor or a dict of tensors"):
+        named_outputs({"y": torch.ones(1), "z": 1.0})

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning.engine.entries import Entries, check_layout
+from fl_lightning.engine.entries import Entries, check_layout, rows_by_learners
 
 
 def net() -> nn.Sequential:
@@ -117,3 +117,17 @@ def test_check_layout_names_what_is_wrong():
     assert "unexpected: ['c']" in check_layout({**reference, "c": torch.ones(2)}, reference)
     assert "`b` is float32[2], expected float32[2, 1]" in check_layout({**reference, "b": torch.ones(2)}, reference)
     assert "`a` is float16[2]" in check_layout({**reference, "a": torch.ones(2).half()}, reference)
+
+
+def test_an_entry_has_one_name_under_which_it_travels():
+    entries = Entries(Tied())
+    assert entries.canonical("decoder.weight") == entries.canonical("encoder.weight") == "encoder.weight"
+    with pytest.raises(ValueError, match="There is no entry `head` in the model; it has: encoder.weight, decoder.weight"):
+        entries.canonical("head")
+
+
+def test_rows_are_grouped_by_who_has_learnt_them():
+    # Rows 0, 1, 2, 3 of three models: the first has not trained row 0, the second neither 0 nor 2.
+    groups = {tuple(rows.tolist()): learners for rows, learners in rows_by_learners(4, [[0], [0, 2], []])}
+    assert groups == {(1, 3): [0, 1, 2], (2,): [0, 2], (0,): [2]}
+    assert [(rows.tolist(), who) for rows, who in rows_by_learners(2, [[0, 1]])] == [([0, 1], [])]  # nobody's

@@ -95,3 +95,24 @@ def test_the_last_exception_is_kept_for_whoever_asks(engine):
 def test_defaults():
     made = InProcess()
     assert made.threads == 1 and made.rebuild_clients is False and InProcess(threads=3).threads == 3
+
+
+def test_at_least_one_thread():
+    with pytest.raises(ValueError, match="`federation.engine.init_args.threads` must be at least 1, got 0"):
+        InProcess(threads=0)
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_a_good_answer_after_an_error_does_not_hide_its_cause(rebuild):
+    engine = started(rebuild_clients=rebuild)
+    ask(engine, "fail", [0])
+    ask(engine, "tell", [1])
+    assert str(engine.last_exception) == "client 0"
+
+
+def test_without_a_previous_checkpoint_everything_is_written(engine, tmp_path):
+    ask(engine, "keep", [0], n=1)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        engine.save(tmp_path / folder, None)
+    assert not client_file(tmp_path / "a", 0).samefile(client_file(tmp_path / "b", 0))

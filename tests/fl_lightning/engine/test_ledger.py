@@ -169,3 +169,21 @@ def test_only_lines_of_a_ledger_make_a_ledger(tmp_path):
     ledger.record("up", Message("fit", "run", 0, 0))
     ledger.close()
     assert is_ledger(path) and not is_ledger(tmp_path) and not is_ledger(tmp_path / "none")
+
+
+def test_a_new_run_begins_a_new_file_and_closing_closes_it(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_text("of an earlier run\n")
+    ledger = Ledger()
+    ledger.open(path)
+    ledger.record("up", Message("fit", "run", 0, 0))
+    file = ledger._file
+    ledger.close()
+    ledger.close()  # once is enough
+    assert file.closed and [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["fit"]
+
+
+def test_a_line_needs_no_more_than_direction_client_kind_and_bytes(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_text('{"direction": "up", "client": 0, "kind": "fit", "bytes": 2}\n')
+    assert is_ledger(path)

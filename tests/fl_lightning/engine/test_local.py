@@ -184,3 +184,134 @@ def test_quiet_is_undone_and_free_inside_another_one():
     with pytest.raises(RuntimeError), quiet():
         raise RuntimeError
     assert [logging.getLogger(name).level for name in QUIET] == before
+
+
+def test_without_a_seed_and_clients_all_is_drawn_as_the_server_does_for_seed_zero():
+    data = Drawing()
+    LocalTrainer(Linear(), CPU).fit(data)
+    assert data.drawn == {"setup/fit": [expected_draw("setup", -1, 0)], "train": [expected_draw("train loader", -1, 0)]}
+    data = Drawing()
+    reused(data).setup("fit")
+    assert data.drawn == {"setup/fit": [expected_draw("setup", -1, 0)]}
+
+
+def test_a_fit_trains_only_and_an_evaluation_goes_over_all_data():
+    class Validated(Linear):
+        seen = 0
+
+        def validation_step(self, batch, batch_idx):
+            self.seen += 1
+            return super().validation_step(batch, batch_idx)
+
+    data = Table(8, seed=1)
+    data.predict_dataloader = data.val_dataloader
+    module = Validated()
+    local, taken = LocalTrainer(module, CPU), []
+    take = local._trainers.take
+    local._trainers.take = lambda training: taken.append(training) or take(training)
+    assert not any(name.startswith("val") for name in local.fit(data)) and module.seen == 0
+    assert local.evaluate(data, "val").keys() == {"loss"} and module.seen == 1
+    assert len(local.predict(data)) == 1 and taken == [True, False, False]
+
+
+def test_nothing_is_printed(capsys):
+    local, data = LocalTrainer(Linear(), CPU), Table(8, seed=1)
+    local.fit(data)
+    local.evaluate(data, "val")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_part_that_is_there_later_trains():
+    module = Linear()
+    local, data = LocalTrainer(module, CPU), Table(8, seed=1)
+    module.late = torch.nn.Dropout(0.5).eval()
+    local.fit(data)
+    assert module.late.training
+
+
+def test_a_loader_may_be_given_instead_of_the_data_modules_own():
+    class Sizes(Linear):
+        def __init__(self):
+            super().__init__()
+            self.sizes = []
+
+        def training_step(self, batch, batch_idx):
+            self.sizes.append(len(batch[0]))
+            return super().training_step(batch, batch_idx)
+
+    module, data = Sizes(), Table(8, seed=1)
+    local = LocalTrainer(module, CPU)
+    local.fit(data)
+    local.fit(data, loader=DataLoader(data.train, batch_size=4))
+    local.fit(data)  # from now on
+    assert module.sizes == [8, 4, 4, 4, 4]
+
+
+def test_samples_are_counted_by_the_loader_of_the_fits_unless_the_number_is_given():
+    class Prepared(Table):
+        def __init__(self):
+            super().__init__(8, seed=1)
+            self.calls = []
+
+        def prepare_data(self):
+            self.calls.append("prepare")
+
+        def setup(self, stage=None):
+            self.calls.append(stage)
+            super().setup(stage)
+
+        def train_dataloader(self):
+            self.calls.append("train")
+            return super().train_dataloader()
+
+    data, local = Prepared(), LocalTrainer(Linear(), CPU)
+    assert local.num_train_samples(data) == 8 and data.calls == ["prepare", "fit", "train"]
+    for _ in range(2):
+        local.fit(data)
+    assert local.num_train_samples(data) == 8 and data.calls == ["prepare", "fit", "train"]
+    given = Prepared()
+    given.num_train_samples = 3.0
+    assert local.num_train_samples(given) == 3 and given.calls == []
+
+
+def test_only_an_optimiser_that_the_module_can_make_is_asked_for_clipping():
+    args = {**CPU, "precision": "bf16-mixed", "gradient_clip_val": 1.0}
+    LocalTrainer(Linear(), args).check()
+    module = Linear()
+    module.optimizer = torch.optim.SGD(module.parameters(), lr=0.1, fused=True)  # one that is there, not one to make
+    LocalTrainer(module, args).check()
+
+
+@pytest.mark.parametrize(("fast_loops", "processes", "short"), [(True, 1, is_proven()), (True, 2, False), (False, 1, False)])
+def test_the_short_way_of_logging_is_for_one_process_and_modules_that_have_it(fast_loops, processes, short):
+    class Logging(Linear):
+        def log_values(self, values):
+            raise AssertionError("the long way")
+
+    trainer = SimpleNamespace(world_size=processes, callback_metrics={})
+    module, plain = Logging(), Linear()
+    with LocalTrainer(module, CPU, fast_loops=fast_loops)._short_logging(trainer):
+        assert ("log_values" in vars(module)) is short
+    assert "log_values" not in vars(module)
+    with LocalTrainer(plain, CPU, fast_loops=fast_loops)._short_logging(trainer):
+        assert not hasattr(plain, "log_values")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`isinstance(treespec, LeafSpec)` is deprecated", "You have overridden `transfer_batch_to_device` in `LightningModule`",
+        "Sparse CSR tensor support is in beta state", "The number of training batches (1) is smaller than the logging interval",
+        "Trying to infer the `batch_size` from an ambiguous collection", "Found 3 module(s) in eval mode at the start",
+        "You defined a `validation_step` but have no `val_dataloader`", "but have no `validation_step`. Skipping val loop",
+        "`max_epochs` was not set. Setting it to 1000 epochs", "GPU available but not used", "does not have many workers",
+        "total length of `DataLoader` across ranks is zero", "your sampler has shuffling enabled",
+    ],
+)  # fmt: skip
+def test_what_lightning_would_say_in_every_fit_is_not_said(text):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with quiet():
+            warnings.warn(text, stacklevel=1)
+        warnings.warn(text, stacklevel=1)
+    assert len(told) == 1

@@ -179,3 +179,13 @@ def test_an_error_is_counted_and_large_finite_numbers_are_finite():
     assert replace(message(), error="nö").nbytes == 2 + 3  # `{}`, and two letters of three bytes
     assert non_finite({"a": torch.full((4,), 3e38)}) is None  # its sum is infinite
     assert non_finite({"a": torch.tensor([1.0 + 0j, complex("inf")])}) == "a"
+
+
+@pytest.mark.parametrize("payload", [Payload({"w": torch.eye(2).to_sparse()}), Payload({"w": 1.0})])
+def test_a_step_cannot_answer_with_anything_but_dense_tensors(payload):
+    with pytest.raises(ValueError, match="A message holds dense tensors only; entry `w` is"):
+        check_payload(payload)
+
+
+def test_whole_numbers_are_always_finite():
+    assert non_finite({"a": torch.tensor([2**31], dtype=torch.uint32), "b": torch.tensor([True])}) is None

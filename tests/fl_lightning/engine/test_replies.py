@@ -1,6 +1,7 @@
 """Replies that say something wrong are named and left out, whatever the strategy; the others' round goes on."""
 
 import math
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,21 @@ from fl_lightning.engine.client import ClientHalf
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.remote import CONTACT
-from fl_lightning.engine.replies import evaluate_reply, odd_ones_out, predict_reply
+from fl_lightning.engine.replies import (
+    Expected,
+    evaluate_reply,
+    figures_reply,
+    fit_reply,
+    histograms,
+    histograms_or_tables,
+    odd_ones_out,
+    positive_count,
+    predict_reply,
+    rows_of,
+    sample_count,
+    scores,
+    scores_or_none,
+)
 from fl_lightning.errors import FederationError
 from fl_lightning.strategies.fedpub import EMBEDDING
 
@@ -505,3 +520,82 @@ def test_a_private_row_is_not_spoken_of(tmp_path):
     )
     results = fed.fit(TwoTasks(), clients((10, 12)))
     assert results["failures"] == []
+
+
+# ---- rules, value by value ------------------------------------------------------------------------------------------------
+
+LAYOUT = {"w": torch.zeros(3, 2), "b": torch.zeros(2), "n": torch.zeros(())}
+RULES = {
+    sample_count: ([0, 1, 2**53], [-1, 2**53 + 1, True, 1.0, "1", None, [1]]),
+    positive_count: ([1, 2, 2**53], [0, -1, 2**53 + 1, True, 1.5, "1", None]),
+    scores: (
+        [{}, {"a": 1, "b": 0.5, "c": None}, {"a": sys.float_info.max}, {"a": -sys.float_info.max},
+         {"a": int(sys.float_info.max)}],
+        [None, 0.5, [1], {"a": 0.5, "b": "x"}, {1: 0.5}, {"a": True}, {"a": math.nan}, {"a": math.inf}, {"a": -math.inf},
+         {"a": 2 * int(sys.float_info.max)}, {"a": [0.5]}],
+    ),
+    scores_or_none: ([None, {}, {"a": None}], [0, {"a": "x"}, []]),
+    histograms: (
+        [{}, {"a": [0]}, {"a": [1, 2], "b": [3]}],
+        [None, [1], {"a": []}, {"a": 3}, {"a": (1, 2)}, {"a": [1], "b": [1.5]}, {"a": [1, -2]}, {1: [1]}, {"a": [[1]]}],
+    ),
+    histograms_or_tables: (
+        [{}, {"a": [0]}, {"a": [[1, 2], [3, 4]]}, {"a": [[1]], "b": [2, 3]}],
+        [None, 3, [[1]], {"a": []}, {"a": [[]]}, {"a": [[1, 2], [3]]}, {"a": [[1], 2]}, {"a": [[1.5]]}, {"a": ([1],)}, {1: [1]},
+         {"a": [1], "b": "x"}, {"a": None}],
+    ),
+    rows_of(LAYOUT): (
+        [{}, {"w": []}, {"w": [0]}, {"w": [0, 2], "b": [1]}, {"b": [0, 1]}],
+        [None, [0], {"w": [3]}, {"w": [-1]}, {"b": [2]}, {"w": [1, 1]}, {"w": [2, 1]}, {"w": [0, 2, 1]}, {"w": [True]},
+         {"w": [0.0]}, {"w": [0, 1.0]}, {"w": (0,)}, {"n": [0]}, {"x": [0]}, {"w": [0], "b": [5]}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.__qualname__.split(".")[0] for rule in RULES])
+def test_a_rule_at_its_borders(rule):
+    good, bad = RULES[rule]
+    assert [value for value in good if rule(value) is not None] == []
+    assert [value for value in bad if not isinstance(rule(value), str)] == []
+
+
+def test_an_empty_reply_is_good_only_where_there_may_be_nothing_to_say():
+    rules = {"n": sample_count}
+    assert Expected(rules).fault(Payload()) == "its reply has no `n`"
+    lenient = Expected(rules, may_be_empty=True)
+    assert lenient.fault(Payload()) is None and lenient.fault(Payload(values={"n": 1})) is None
+    assert lenient.fault(Payload({"w": torch.ones(1)})) == "its reply has no `n`"
+    assert lenient.fault(Payload(values={"m": 1})) == "its reply has no `n`"
+    assert Expected(optional=rules).fault(Payload()) is None
+    assert Expected(optional=rules).fault(Payload(values={"n": -1, "m": "anything"})).startswith("`n` of its reply must be")
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_whoever_has_trained_on_something_sends_the_whole_update(number):
+    expected = fit_reply({"w": torch.zeros(2)})
+    values = {"num_samples": number, "metrics": {}}
+    assert expected.fault(Payload({"w": torch.ones(2)}, values)) is None
+    assert expected.fault(Payload({}, values)).startswith("its update does not fit the model: entries missing: ['w']")
+    assert expected.fault(Payload({}, {**values, "num_samples": 0})) is None
+
+
+def test_a_long_value_is_shown_by_its_beginning():
+    text = "`n` of its reply must be a whole number from 0 to 9007199254740992, but is "
+    for length, shown in ((58, repr("x" * 58)), (59, "'" + "x" * 56 + "...")):  # 60 and 61 characters with the quotes
+        assert Expected({"n": sample_count}).fault(Payload(values={"n": "x" * length})) == text + shown
+
+
+def test_tables_are_compared_by_rows_and_columns_and_histograms_by_bins():
+    tables = figures_reply().alike(Payload(values={"pictures": {"t": [[1, 2, 3], [4, 5, 6]], "h": [7]}}))
+    assert tables == {"the size of `t`": (2, 3)}
+    assert fit_reply({}).alike(Payload(values={"pictures": {"h": [7, 8]}})) == {"the number of bins of `h`": 2}
+    assert fit_reply({}).alike(Payload()) == figures_reply().alike(Payload()) == {}
+
+
+def test_a_prediction_without_an_outputs_name_is_told():
+    for names in (["0"], ["0/a", "1"], ["0/a", "/b"], ["-1/a"], ["0.0/a"], ["1/a", "2/a"]):
+        wrong = Payload({name: torch.ones(1) for name in names})
+        assert predict_reply().fault(wrong) == (
+            "its predictions must be tensors named `0/<output>`, `1/<output>`, ... by batch"
+        )
+    assert predict_reply().fault(Payload({"0/a/b": torch.ones(1), "1/": torch.ones(1), "0/c": torch.ones(1)})) is None

@@ -72,3 +72,18 @@ def test_a_lone_last_batch_by_hand():
     assert lone_batch(DataLoader(range(5), batch_size=2, sampler=SubsetRandomSampler([])), {}) is None
     assert lone_batch(DataLoader(range(5), batch_size=1, sampler=SubsetRandomSampler([])), {}) is None
     assert lone_batch(DataLoader(Endless(), batch_size=2), {}) is None and lone_batch(torch.ones(1), {}) is None
+
+
+def test_an_empty_data_set_is_no_error_whatever_is_dropped():
+    assert samples_of(DataLoader(range(0), batch_size=2, drop_last=True), Data()) == 0
+
+
+def test_a_list_with_a_loader_in_it_is_several_loaders():
+    for several in ([DataLoader(range(2)), "a batch"], (DataLoader(range(2)), DataLoader(range(3)))):
+        with pytest.raises(ValueError, match="`train_dataloader` of `data: Data` gives several loaders"):
+            samples_of(several, Data())
+
+
+def test_all_batches_as_a_fraction_reach_the_last_one():
+    assert lone_batch(DataLoader(range(5), batch_size=2), {"limit_train_batches": 1.0}) == "5 samples in batches of 2"
+    assert lone_batch(DataLoader(range(5), batch_size=2), {"limit_train_batches": 0.7}) is None  # two of three

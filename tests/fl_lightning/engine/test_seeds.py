@@ -90,3 +90,16 @@ def test_accelerators_are_seeded_with_the_cpu(monkeypatch, cuda, mps):
     finally:
         seeds._has_accelerator.cache_clear()
     assert (everywhere, here) == (([derive(5, "fit", 1, 2)], []) if cuda or mps else ([], [derive(5, "fit", 1, 2)]))
+
+
+def test_a_stream_without_round_and_client_is_that_of_neither():
+    with stream(7, "setup"):
+        assert torch.initial_seed() == derive(7, "setup", -1, -1)
+    with stream(7, "setup", client=3):
+        assert torch.initial_seed() == derive(7, "setup", -1, 3)
+
+
+def test_numpy_is_seeded_with_the_last_32_bits():
+    with stream(7, "fit", 1, 2):
+        drawn = np.random.rand(3).tolist()
+    assert drawn == np.random.RandomState(derive(7, "fit", 1, 2) % 2**32).rand(3).tolist()

@@ -1,8 +1,12 @@
 """A client's memory: drafts share nothing that is written to, sections, and what is empty."""
 
+import pickle
+
+import pytest
 import torch
 
-from fl_lightning.engine.store import ClientStore
+from fl_lightning.engine import store as store_module
+from fl_lightning.engine.store import ClientStore, read_tensors
 
 
 def filled() -> ClientStore:
@@ -57,3 +61,20 @@ def test_saved_and_loaded(tmp_path):
     assert again.values == store.values and again.tensors.keys() == store.tensors.keys()
     assert all(torch.equal(tensor, again.tensors[name]) for name, tensor in store.tensors.items())
     assert not ClientStore.load(tmp_path / "absent.pt")
+
+
+def test_the_whole_file_is_on_the_disk_before_it_counts_as_written(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(store_module.os, "fsync", lambda descriptor: synced.append(store_module.os.fstat(descriptor).st_size))
+    filled().save(tmp_path / "client.pt")
+    assert synced == [(tmp_path / "client.pt").stat().st_size]
+
+
+class Other:
+    """What a file of tensors does not hold."""
+
+
+def test_nothing_but_tensors_and_text_is_ever_made_from_a_file(tmp_path):
+    torch.save({"tensors": {"x": Other()}, "values": "{}"}, tmp_path / "client.pt")
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        read_tensors(tmp_path / "client.pt")

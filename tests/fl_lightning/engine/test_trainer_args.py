@@ -4,10 +4,16 @@ import lightning as L
 import pytest
 import torch
 from federations import Central, Linear, Table, clients, federate
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 from fl_lightning import FederatedTrainer
-from fl_lightning.engine.trainer_args import check_package, missing_metric_in_words
+from fl_lightning.engine.trainer_args import (
+    callbacks_of,
+    check_package,
+    check_trainer_args,
+    early_stops,
+    missing_metric_in_words,
+)
 
 
 def of_other_package(name, *bases):
@@ -103,3 +109,36 @@ def test_a_metric_that_a_stock_trainer_waits_for_in_words():
         raise RuntimeError("Early stopping conditioned on metric `x` which is not available.")
     with pytest.raises(RuntimeError, match="out of memory"), missing_metric_in_words():
         raise RuntimeError("out of memory")
+
+
+def test_callbacks_are_a_list_whether_one_several_or_none_are_given():
+    one = Callback()
+    assert callbacks_of({}) == callbacks_of({"callbacks": None}) == []
+    for given in (one, [one], (one,), [(one,)]):
+        assert callbacks_of({"callbacks": given}) == [one]
+
+
+def test_only_strict_early_stopping_ends_a_fit_without_its_metric():
+    class Strict(Callback):
+        strict = True
+
+    stops = EarlyStopping("x"), EarlyStopping("x", strict=False)
+    assert early_stops([*stops, Strict(), Callback()]) == [stops[0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"max_epochs": 0}, "at least 1"), ({"max_epochs": 0, "max_steps": 5}, "at least 1"), ({"max_steps": 0}, "at least 1"),
+        ({"max_epochs": 1}, None), ({"max_steps": 1}, None), ({}, None), ({"max_steps": -1}, None), ({"max_steps": None}, None),
+        ({"max_epochs": -1}, "never end"), ({"max_epochs": -1, "max_steps": -1}, "never end"),
+        ({"max_epochs": -1, "max_steps": None}, "never end"), ({"max_epochs": -1, "max_steps": 1}, None),
+        ({"max_epochs": -1, "max_time": {"minutes": 1}}, None),
+    ],
+)  # fmt: skip
+def test_local_work_is_something_and_ends(arguments, text):
+    if text is None:
+        check_trainer_args(arguments)
+    else:
+        with pytest.raises(ValueError, match=text):
+            check_trainer_args(arguments)

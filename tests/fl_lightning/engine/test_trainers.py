@@ -141,3 +141,10 @@ def test_evaluation_is_not_distributed(fast_loops, training, expected):
     assert held.take(training)._accelerator_connector.use_distributed_sampler is expected
     mine = trainers({"accelerator": "cpu", "use_distributed_sampler": False}, [], [], Clock(), fast_loops)
     assert mine.take(training)._accelerator_connector.use_distributed_sampler is False  # as the user has it
+
+
+@BOTH
+def test_the_reference_is_made_once(fast_loops):
+    held = made({}, fast_loops)
+    assert held.reference is held.reference
+    assert (held.take(training=True) is held.reference) is (fast_loops and versions.is_proven())
