@@ -21,7 +21,6 @@ agrees. For the same reason the search is in single precision whatever ``trainer
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,7 +91,7 @@ def search(discrepancy: Callable[[Tensors], Tensor], inputs: Tensors, directions
     """
     for _ in range(power_iterations):
         with torch.enable_grad():
-            probes = {name: x.detach().requires_grad_() for name, x in disturbed(inputs, directions, probe).items()}
+            probes = {name: x.requires_grad_() for name, x in disturbed(inputs, directions, probe).items()}
             values = discrepancy(probes)
             total = values.mean() if official_norm else values.sum()
             found: tuple[Tensor | None, ...] = (None,) * len(probes)
@@ -129,7 +128,7 @@ class VAT:
 
     def begin(self, purpose: str = "training") -> None:
         """Start the stream of directions of a local fit."""
-        self._generator = torch.Generator().manual_seed((torch.initial_seed() ^ _PURPOSES[purpose]) % 2**63)
+        self._generator = torch.Generator().manual_seed(torch.initial_seed() ^ _PURPOSES[purpose])
 
     def end(self) -> None:
         self._generator = None  # objectives are copied and pickled between rounds
@@ -155,7 +154,7 @@ class VAT:
         reference = single(outputs.detach())
         kind = outputs.device.type
         rounded = torch.is_autocast_enabled(kind)
-        with torch.autocast(kind, enabled=False) if rounded else nullcontext():
+        with torch.autocast(kind, enabled=False):
             inputs = module.perturbable(batch)
             exact = reference
             if rounded and self.power_iterations:

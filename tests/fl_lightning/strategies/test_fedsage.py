@@ -142,7 +142,7 @@ def test_a_client_that_cannot_hide_one_node_has_no_generator(nodes, portion, can
     assert worker.half._can_hide(client_of(worker, 0)) == can
     if not can:
         assert ask(worker, "pretrain") == Payload() and not worker.stores[0]
-        assert ask(worker, "query") == Payload() and ask(worker, "exchange") == Payload()
+        assert ask(worker, "query") == Payload() and ask(worker, "exchange") == Payload() and not worker.stores[0]
 
 
 # ---- phase 2 --------------------------------------------------------------------------------------------------------

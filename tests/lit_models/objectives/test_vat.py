@@ -300,3 +300,57 @@ def test_the_official_norm_has_a_guard_of_1e_8():
         close(unit_rows(torch.tensor([[0.0, entry]]), official_norm=True), [[0.0, expected]])
         close(unit_rows(torch.tensor([[0.0, entry]])), [[0.0, float(entry > 0)]])
     assert unit_rows(torch.zeros(2, 0)).shape == (2, 0)
+
+
+def test_random_directions_point_anywhere():
+    """d ~ U(-.5, .5): in each coordinate as often up as down (1000 draws: five standard deviations are 79)."""
+    drawn = random_directions({"x": torch.zeros(1000, 3)}, torch.Generator().manual_seed(0))["x"]
+    close(drawn.norm(dim=1), torch.ones(1000))
+    assert ((drawn > 0).sum(0) - 500).abs().max() < 79
+
+
+def test_an_input_that_nothing_depends_on_is_not_disturbed():
+    inputs = {"x": torch.ones(2, 3), "unused": torch.ones(2, 2)}
+    found = search(lambda i: i["x"].square().sum(1), inputs, random_directions(inputs), probe=0.1)
+    assert found["unused"].eq(0).all() and found["x"].abs().sum() > 0
+    assert not any(t.requires_grad for t in (*found.values(), *inputs.values()))
+
+
+def test_defaults_of_the_search():
+    inputs = {"x": torch.randn(4, 3, generator=torch.Generator().manual_seed(1))}
+    start = random_directions(inputs, torch.Generator().manual_seed(2))
+    weights = torch.tensor([1.0, 5.0, 20.0])
+
+    def found(**options):
+        return search(lambda i: ((i["x"] - inputs["x"]) * weights).square().sum(1), inputs, start, 0.1, **options)["x"]
+
+    assert torch.equal(found(), found(power_iterations=1, official_norm=False))
+    assert not torch.equal(found(), found(power_iterations=2)) and not torch.equal(found(), found(official_norm=True))
+
+
+@pytest.mark.parametrize("seed", [0, 2**62 + 1, 2**63 + 1, 2**64 - 1, -1])
+def test_any_seed_of_torch_will_do(seed):
+    torch.manual_seed(seed)
+    settings = VAT()
+    settings.begin()
+    first = settings._generator.get_state()
+    settings.begin("received")
+    assert not torch.equal(first, settings._generator.get_state())
+
+
+@pytest.mark.parametrize(("power_iterations", "rounded", "passes"), [(0, False, 1), (1, False, 2), (3, False, 4), (0, True, 1),
+                                                                     (1, True, 3), (3, True, 5)])  # fmt: skip
+def test_how_many_passes_a_discrepancy_costs(power_iterations, rounded, passes):
+    """One for each gradient and the disturbed one; where the given outputs are rounded, also exact ones to compare with."""
+    module, calls = linear(), []
+    outputs = module(ONE)
+    module.register_forward_hook(lambda *call: calls.append(1))
+    with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+        VAT(power_iterations=power_iterations)(module, ONE, outputs, ALL)
+    assert len(calls) == passes
+
+
+def test_a_discrepancy_that_rounding_makes_negative_is_zero():
+    module = linear()
+    module.divergence = lambda outputs, reference, batch: (outputs - reference).square() - 1000.0
+    assert delta_of(module, ONE).item() == 0.0
