@@ -459,7 +459,7 @@ def _private_key(batch: Any, seed: int) -> int:
         tensors = [x.crow_indices(), x.col_indices(), x.values()] if is_sparse(x) else [x]
         data = hashlib.sha256()
         for tensor in [*tensors, batch.edge_index]:
-            data.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            data.update(tensor.cpu().contiguous().numpy().tobytes())
         return data.digest()
 
     known = remember("private_key", (batch.x, batch.edge_index), digest)

@@ -7,6 +7,7 @@ bugs (numbers as in docs/papers/fedsage_plus.md#deviations), put back to show th
 import copy
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -792,6 +793,9 @@ def test_at_most_max_rows_are_drawn_in_order_with_a_divisor_in_proportion():
     assert divisor == 10  # 25 * 4 / 10
     assert module._sample(torch.arange(100), 10, None)[1] == 1  # .4, at least 1
     assert len({tuple(module._sample(rows, 25, None)[0].tolist()) for _ in range(20)}) > 5
+    state, order = torch.get_rng_state(), np.random.default_rng(3).permutation(10)  # a query draws from its own stream
+    assert module._sample(rows, 25, np.random.default_rng(3))[0].tolist() == rows[sorted(order[:4])].tolist()
+    assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(0)
     before = torch.get_rng_state()
     for few in (rows[:4], rows[:3]):  # all of them, and nothing is drawn

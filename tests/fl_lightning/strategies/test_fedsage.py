@@ -526,3 +526,29 @@ def test_data_modules_without_what_mending_needs_are_refused(missing):
     del parts[missing]
     with pytest.raises(ValueError, match="mends subgraphs, but a client's data module is `SimpleNamespace`"):
         strategy().check(None, [site, SimpleNamespace(**parts)], None)
+
+
+@pytest.mark.parametrize("mending", ["zero", "mean"])
+def test_known_counts_are_mended_without_a_generator_up_to_the_slots(mending):
+    links = torch.arange(NODES) % 6  # up to 5, of 3 slots
+    worker = site(strategy(mending=mending, counts="known"))
+    for client in worker.datamodules.values():
+        client.links_elsewhere = links
+    ask(worker, "mend")
+    mended = worker.memos[0, "mended"][1].data
+    owners = mended.edge_index[0][mended.edge_index[1] >= NODES]
+    assert torch.equal(torch.bincount(owners, minlength=NODES), links.clamp(max=3))
+    constant = torch.zeros(6) if mending == "zero" else graph().x.mean(0)
+    torch.testing.assert_close(mended.x[NODES:], constant.expand(len(owners), -1))
+
+
+def test_known_counts_take_the_place_of_predicted_ones_and_features_are_generated():
+    links = torch.arange(NODES) % 6
+    worker = site(strategy(counts="known"))
+    ask(worker, "pretrain")
+    for client in worker.datamodules.values():
+        client.links_elsewhere = links
+    ask(worker, "mend")
+    counts, features = generator_of(worker, 0).generate(graph(), derive(SEED, "mend", client=0), links)
+    assert torch.equal(counts, links.clamp(max=3))
+    assert torch.equal(worker.memos[0, "mended"][1].data.x, mend(graph(), counts, features).x)

@@ -354,3 +354,33 @@ def test_a_discrepancy_that_rounding_makes_negative_is_zero():
     module = linear()
     module.divergence = lambda outputs, reference, batch: (outputs - reference).square() - 1000.0
     assert delta_of(module, ONE).item() == 0.0
+
+
+@pytest.mark.parametrize(("lam", "round", "passes"), [(0.0, None, 1), (0.0, 3, 1), (0.1, 0, 1), (0.1, 1, 3), (0.1, None, 3)])
+def test_without_a_term_a_batch_is_passed_once(lam, round, passes):
+    data, module, calls = rows_data(4, tasks=1), linear(((1.0, -1.0, 0.5, 2.0),), FedVAT(lam=lam)), []
+    if round is not None:
+        module.on_round_start(round, 9)
+    module.register_forward_hook(lambda *call: calls.append(1))
+    make_trainer(max_epochs=1).fit(module, data)
+    assert len(calls) == passes and not module.objective.warming_up
+
+
+def test_a_fit_begins_its_stream_anew_and_tells_the_base():
+    class Recording(ERM):
+        calls = ()
+
+        def on_train_start(self, module):
+            self.calls = (*self.calls, "start")
+
+        def on_train_end(self, module):
+            self.calls = (*self.calls, "end")
+
+    objective = FedVAT(base=Recording())
+    torch.manual_seed(1)
+    objective.on_train_start(None)
+    first = torch.rand(3, generator=objective.vat._generator)
+    objective.on_train_start(None)  # the fit before has broken off
+    assert torch.equal(torch.rand(3, generator=objective.vat._generator), first)
+    objective.on_train_end(None)
+    assert objective.base.calls == ("start", "start", "end") and objective.vat._generator is None
