@@ -41,6 +41,7 @@ class Assembly:
         private: Patterns of the private ones.
         shared: What a client elsewhere must have the same.
         left_out: The rows of the data that cannot be used.
+        schema: What the module's layers were made for, if the data say it.
     """
 
     module: L.LightningModule
@@ -52,6 +53,7 @@ class Assembly:
     private: tuple[str, ...]
     shared: Mapping[str, Any]
     left_out: LeftOut
+    schema: Mapping[str, Any] | None
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -118,7 +120,8 @@ def assemble(
     left_out = LeftOut.of(datamodules if server_data is None else server_data)
     if trains:
         left_out.check(settings.max_dropped_share)
-    build_layers(module, agreed_schema(server_data, datamodules), seed)
+    schema = agreed_schema(server_data, datamodules)
+    build_layers(module, schema, seed)
     private = private_patterns(module, settings)
     entries = Entries(module, private)
     if not entries.shared and not entries.private:
@@ -136,7 +139,7 @@ def assemble(
     sizes = sizes_of(datamodules)
     if not any(sizes):
         raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
-    return Assembly(module, datamodule, server_data, datamodules, sizes, entries, private, shared, left_out)
+    return Assembly(module, datamodule, server_data, datamodules, sizes, entries, private, shared, left_out, schema)
 
 
 def build_layers(module: L.LightningModule, schema: Mapping[str, Any] | None, seed: int) -> None:

@@ -24,6 +24,7 @@ from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.trainer_args import check_trainer_args
 from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.evaluation import Evaluation
+from fl_lightning.loading import LIGHTNING, write_lightning_checkpoint
 from fl_lightning.reporting.monitor import Monitor, is_better, selection_value
 from fl_lightning.reporting.progress import Progress
 from fl_lightning.reporting.results import Results
@@ -297,6 +298,7 @@ class _Run:
                 "ledger_end": self.federation.ledger.flush(),
                 "metrics_rows": self.folder.num_rows,
                 "failures": self.federation.failures,
+                "schema": self.all.schema,
             },
             self.engine,
             best=self.state.best.checkpoint,
@@ -321,6 +323,8 @@ class _Run:
         each = self._each_on_global()
         if (weights := strategy.global_weights()) is not None:
             self.all.entries.set(weights)
+            if not self.all.entries.private:
+                write_lightning_checkpoint(self.all.module, self.checkpoints.directory / LIGHTNING)
         return Results(
             name=self.trainer.name,
             strategy=type(strategy).__name__,
