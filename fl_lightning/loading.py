@@ -89,8 +89,9 @@ def _of_client(
     store = ClientStore.load(source / f"client_{client:05d}.pt")
     if strategy.personal and not store:
         raise ValueError(f"Client {client} had not trained when `{source}` was written: it has no model of its own yet.")
-    if hasattr(module, "load_private_state"):
-        module.load_private_state(store.section("objective"))
+    restore: Any = getattr(module, "load_private_state", None)
+    if restore is not None:
+        restore(store.section("objective"))
     return {**store.section("module"), **strategy.evaluation(client).tensors}
 
 
