@@ -1,8 +1,8 @@
 """A trained model as the user's own LightningModule, in a script without a federation: ``load_model(run)``.
 
-A run's folder says it all: ``config.yaml`` which class was trained and with which arguments, a checkpoint its layers' schema
-and weights, ``client_<id>.pt`` in it what a client kept to itself. As with ``fl-lightning --config``, the classes that config.yaml
-names are imported and made; the checkpoints hold tensors and JSON only.
+A run's folder says it all: ``config.yaml`` which class was trained and with which arguments, a checkpoint its layers'
+schema and weights, ``client_<id>.pt`` in it what a client kept to itself. As with ``fl-lightning --config``, the classes that
+config.yaml names are imported and made; the checkpoints hold tensors and JSON only.
 """
 
 from __future__ import annotations
