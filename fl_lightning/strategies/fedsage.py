@@ -433,8 +433,12 @@ def query_reply(num_slots: int) -> Expected:
         u, counts = payload.tensors.get("u"), payload.tensors.get("counts")
         if u is None or u.dim() != 2 or not u.is_floating_point():
             return "`u` of its query must be a matrix of floats"
-        fits = counts is not None and counts.dtype == torch.int64 and counts.shape == u.shape[:1]
-        if counts is None or not fits or bool(((counts < 1) | (counts > num_slots)).any()):
+        if (
+            counts is None
+            or counts.dtype != torch.int64
+            or counts.shape != u.shape[:1]
+            or bool(((counts < 1) | (counts > num_slots)).any())
+        ):
             return f"`counts` of its query must be a whole number from 1 to {num_slots} for each row of `u`"
         rest = [n for n in payload.tensors if n not in ("u", "counts") and not n.startswith("theta_f/")]
         return f"its query has unexpected entries: {', '.join(rest)}" if rest else None

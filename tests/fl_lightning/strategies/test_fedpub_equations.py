@@ -164,8 +164,9 @@ def test_proxy_graph_extremes():
 def test_errors():
     with pytest.raises(ValueError, match="shape"):
         similarity_weights(torch.zeros(3), 1.0)
-    with pytest.raises(ValueError, match="do not fit"):
-        personal_average(torch.eye(2), torch.eye(3))
+    for alpha, stacked in [((2, 2), (3, 2)), ((2,), (2, 2)), ((2, 2, 2), (2, 2)), ((2, 2), (2,)), ((2, 2), (2, 2, 2))]:
+        with pytest.raises(ValueError, match="do not fit"):
+            personal_average(torch.ones(alpha), torch.ones(stacked))
     with pytest.raises(ValueError, match="floating-point"):
         personal_average(torch.eye(2), torch.ones(2, 1, dtype=torch.int64))
     with pytest.raises(ValueError, match="probabilities"):

@@ -279,6 +279,7 @@ def test_a_client_without_generator_or_without_new_neighbours_keeps_its_graph():
     store.put_section("generator", store.section("generator") | {"dgen.linear.bias": torch.full((1,), -50.0)})
     ask(worker, "mend", 1)
     for client in (0, 1):
+        assert worker.half._mended(client_of(worker, client)) is worker.datamodules[client]
         ask(worker, "fit", client)
     assert set(worker.module.seen) == {NODES}
 
