@@ -469,7 +469,6 @@ def _slot_seed(client: Client, asker: int) -> int:
 
 
 def _padded_sum(a: Tensor, b: Tensor) -> Tensor:
-    if a.dim() == 2:
-        return a + b
+    """Of two lines, the shorter one padded with zeros; or of two tables, which have one size."""
     size = max(len(a), len(b))
     return torch.nn.functional.pad(a, (0, size - len(a))) + torch.nn.functional.pad(b, (0, size - len(b)))

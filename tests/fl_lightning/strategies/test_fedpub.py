@@ -3,6 +3,7 @@
 Whole runs are in ``test_fedpub_federation.py``, equations in ``test_fedpub_equations.py``.
 """
 
+import copy
 import math
 
 import pytest
@@ -102,12 +103,21 @@ def test_what_a_reply_must_hold(tensors, reason):
     fault = expected.fault(Payload(changed, good.values))
     assert fault is None if reason is None else reason in fault
     assert expected.fault(Payload({}, {**good.values, "num_samples": 0})) is None  # it has not trained
-    assert list(expected.alike(good).values()) == [("torch.float32", 2)]  # of all clients the same
+    assert expected.alike(good) == {"the functional embedding": ("torch.float32", 2)}  # of all clients the same
+    shown = expected.alike(Payload(good.tensors, {**good.values, "pictures": {"weights": [1, 2, 3]}}))
+    assert shown == {"the number of bins of `weights`": 3, "the functional embedding": ("torch.float32", 2)}
+    assert expected.alike(Payload({}, {**good.values, "num_samples": 0})) == {}
 
 
 def test_masks_among_the_shared_entries_are_refused():
     with pytest.raises(ValueError, match="Masks would leave the clients: a.mask"):
         FedPub().start({"a.mask": torch.ones(1), "a.weight": torch.ones(1)}, ())
+
+
+def _without(module, name):
+    module = copy.deepcopy(module)
+    delattr(module, name)
+    return module
 
 
 def test_what_the_model_must_have():
@@ -117,6 +127,11 @@ def test_what_the_model_must_have():
     FedPub().check(masked, [], None)
     with pytest.raises(ValueError, match="has no parameter named `\\*.mask`.*MaskedGCN"):
         FedPub().check(plain, [], None)
+    bare = torch.nn.Module()
+    bare.net, bare.schema = masked.encoder, schema
+    for wrong in (bare, _without(masked, "schema")):
+        with pytest.raises(ValueError, match=f"`{type(wrong).__name__}` has no `encoder` built for graphs"):
+            FedPub().check(wrong, [], None)
     masked.schema = {"task": "regression"}
     with pytest.raises(ValueError, match="has no `encoder` built for graphs"):
         FedPub().check(masked, [], None)
@@ -124,11 +139,25 @@ def test_what_the_model_must_have():
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"aggregate": "x"}, "aggregate"), ({"tau": math.inf}, "tau"), ({"p_in": 1.1}, "p_in"), ({"p_out": -0.1}, "p_out")],
+    [({"aggregate": "x"}, "aggregate"), ({"tau": math.inf}, "tau"), ({"tau": math.nan}, "tau"), ({"p_in": 1.1}, "p_in"),
+     ({"p_in": -0.1}, "p_in"), ({"p_out": -0.1}, "p_out"), ({"p_out": 1.1}, "p_out")],
 )
 def test_impossible_options_are_refused(options, text):
     with pytest.raises(ValueError, match=f"federation.strategy.init_args.{text}`"):
         FedPub(**options)
+
+
+@pytest.mark.parametrize("name", ["num_features", "num_blocks", "block_size"])
+def test_a_proxy_graph_has_one_of_everything_at_least(name):
+    assert proxy_graph(**{"num_features": 2, "num_blocks": 2, "block_size": 2, name: 1}).num_nodes in (2, 4)
+    with pytest.raises(ValueError, match=f"at least one feature, block and node, but was asked for .*{name}=0"):
+        proxy_graph(**{"num_features": 2, name: 0})
+
+
+@pytest.mark.parametrize(("p_in", "p_out"), [(-0.1, 0.5), (1.1, 0.5), (0.5, -0.1), (0.5, 1.1)])
+def test_a_proxy_graph_has_probabilities(p_in, p_out):
+    with pytest.raises(ValueError, match=f"`p_in` and `p_out` are probabilities, but are {p_in} and {p_out}"):
+        proxy_graph(2, 2, 2, p_in=p_in, p_out=p_out)
 
 
 def test_defaults_are_the_documented_ones():
