@@ -75,7 +75,7 @@ def test_one_parameter_of_the_module_is_enough():
 def test_an_optimiser_that_is_the_same_object_in_each_fit_begins_as_it_was_first():
     layer = nn.Linear(2, 1)
     state, optimizer = OptimizerState(), adam(layer)
-    trainer = SimpleNamespace(optimizers=[optimizer])
+    trainer = SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=[])
     for received, steps in ((None, 0), (None, 0), (flatten_optimizers([adam(layer, steps=4)]), 4), (None, 0)):
         state.begin(received)
         assert state.finished == []
