@@ -105,11 +105,11 @@ class OneTrainer(Trainers):
         self, args: Mapping[str, Any], callbacks: Sequence[Callback], shared: Sequence[Callback], clock: Clock
     ) -> None:
         super().__init__(args, callbacks, shared, clock)
-        self._limits: Limits = (None, -1, None, -1)
-        self._accumulate = 1
-        self._limit_val_batches: int | float = 1.0
-        self._distributed_sampler = True
-        self._own_callbacks: list[Callback] = []
+        self._limits: Limits  # as the Trainer was made with them, like the next four
+        self._accumulate: int
+        self._limit_val_batches: int | float
+        self._distributed_sampler: bool
+        self._own_callbacks: list[Callback]
         self._scaler: dict[str, Any] | None = None
 
     def take(self, training: bool) -> L.Trainer:
@@ -119,10 +119,9 @@ class OneTrainer(Trainers):
         trainer.accumulate_grad_batches = self._accumulate  # a GradientAccumulationScheduler has changed it
         trainer.limit_val_batches = 0 if training else self._limit_val_batches
         trainer._accelerator_connector.use_distributed_sampler = training and self._distributed_sampler
-        if self._callbacks:
-            self.copies = copy.deepcopy(self._callbacks)
-            callbacks = self._shared + self.copies + self._own_callbacks
-            trainer.callbacks = trainer._callback_connector._reorder_callbacks(callbacks)
+        self.copies = copy.deepcopy(self._callbacks)
+        callbacks = self._shared + self.copies + self._own_callbacks
+        trainer.callbacks = trainer._callback_connector._reorder_callbacks(callbacks)
         if self._scaler is not None:  # the loss scale of float16 starts anew, too
             trainer.precision_plugin.scaler.load_state_dict(self._scaler)
         return self.reference

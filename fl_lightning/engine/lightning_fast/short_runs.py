@@ -57,7 +57,7 @@ class ShortRuns:
         """After a stock run: keep the loader that Lightning checked, if it is a plain one that the data module will
         give again (``built(stage)``) and that Lightning did not replace."""
         trainer = self._trainer
-        loop, stage = trainer._active_loop, "train" if trainer.training else trainer.state.stage.dataloader_prefix
+        loop, stage = trainer._active_loop, trainer.state.stage.dataloader_prefix
         datamodule, combined = trainer.datamodule, getattr(loop, "_combined_loader", None)
         loader = datamodule.built(stage) if hasattr(datamodule, "built") else None
         if combined is None or not isinstance(loader, DataLoader) or loader is not combined.iterables:
@@ -82,7 +82,6 @@ class ShortRuns:
         if not (
             type(trainer.precision_plugin) is Precision
             and module.automatic_optimization
-            and len(trainer.optimizers) == 1
             and not trainer.lr_scheduler_configs
             and trainer.accumulate_grad_batches == 1
             and not trainer.reload_dataloaders_every_n_epochs
@@ -134,7 +133,7 @@ class ShortRuns:
 
     def _end_epoch(self, callbacks_look: bool) -> None:
         trainer, loop = self._trainer, self._trainer.fit_loop
-        if callbacks_look or loop.epoch_loop._results:
+        if callbacks_look:
             loop.on_advance_end()
             return
         trainer._logger_connector.epoch_end_reached()
@@ -197,8 +196,7 @@ class ShortRuns:
         module.zero_grad()
         step, arguments = ("test_step" if trainer.testing else "validation_step"), None
         with torch.no_grad():
-            loop._has_run, loop._logged_outputs = False, []
-            loop._seen_batches_per_dataloader.clear()
+            loop._logged_outputs = []
             loop.batch_progress.reset_on_run()
             iterator = iter(known.loader)
             loop._on_evaluation_model_eval()
@@ -211,10 +209,8 @@ class ShortRuns:
                     arguments = len(loop._build_step_args_from_hook_kwargs(hook, step))
                 call._call_strategy_hook(trainer, step, *(batch, index)[:arguments])
                 self._count(loop)
-                loop._has_run = True
                 if loop._results:
                     trainer._logger_connector.update_eval_step_metrics(index)
-                loop._seen_batches_per_dataloader[0] += 1
                 if not loop.batch_progress.is_last_batch and trainer.received_sigterm:
                     raise SIGTERMException
             loop._store_dataloader_outputs()

@@ -79,10 +79,12 @@ def test_drafts_and_folders_without_a_server_file_are_none(tmp_path):
 
 
 def test_adopting_copies_the_checkpoint_and_the_best_beside_it(tmp_path):
-    made(tmp_path / "old", "round_00004"), made(tmp_path / "old", "round_00002"), made(tmp_path / "old", "round_00003")
+    for number in (4, 2, 3):
+        made(tmp_path / "old", f"round_{number:05d}", number=number)
     kept = Checkpoints(tmp_path / "new", 2)
     assert kept.adopt(tmp_path / "old" / "round_00004", "round_00004", "round_00002") == tmp_path / "new" / "round_00004"
     assert names(tmp_path / "new") == ["round_00002", "round_00004"]
+    assert [read(path)[1]["number"] for path in existing(tmp_path / "new")] == [2, 4]
     unscored = Checkpoints(tmp_path / "unscored", 2)
     unscored.adopt(tmp_path / "old" / "round_00004", "round_00004", None)
     assert names(unscored.directory) == ["round_00004"]

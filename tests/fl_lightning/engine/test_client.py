@@ -269,6 +269,7 @@ def test_untrained_rows_are_told_by_number_and_only_of_what_is_sent():
 def test_nothing_is_carried_private_or_shared_unless_it_is_said():
     settings = LocalSettings("run", 0, 5)
     assert (settings.carry_optimizer_state, settings.fast_loops, settings.private) == (False, True, ())
+    assert settings.local_clock == "run"
     assert settings.trainer_args == settings.shared == {} and ClientHalf().personal is False
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 
 from fl_lightning.engine.samples import _trained_batches, count_samples, lone_batch, samples_of
@@ -78,10 +79,16 @@ def test_an_empty_data_set_is_no_error_whatever_is_dropped():
     assert samples_of(DataLoader(range(0), batch_size=2, drop_last=True), Data()) == 0
 
 
-def test_a_list_with_a_loader_in_it_is_several_loaders():
-    for several in ([DataLoader(range(2)), "a batch"], (DataLoader(range(2)), DataLoader(range(3)))):
+def test_what_has_a_loader_in_it_is_several_loaders():
+    one, two = DataLoader(range(2)), DataLoader(range(3))
+    for several in ([one, "a batch"], (one, two), {"a": one}, CombinedLoader([one, two])):
         with pytest.raises(ValueError, match="`train_dataloader` of `data: Data` gives several loaders"):
             samples_of(several, Data())
+
+
+def test_a_last_batch_that_is_dropped_or_that_nobody_makes_is_no_lone_one():
+    assert lone_batch(DataLoader(range(5), batch_size=2, drop_last=True), {}) is None
+    assert lone_batch(DataLoader(range(5), batch_size=None), {}) is None
 
 
 def test_all_batches_as_a_fraction_reach_the_last_one():

@@ -1,12 +1,16 @@
 """The short way through a fit or an evaluation gives the bits of Lightning's own loops, and steps back if anybody looks."""
 
+import copy
 import itertools
+import warnings
+from types import SimpleNamespace
 
 import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.trainer.states import RunningStage
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -43,7 +47,8 @@ class Net(L.LightningModule):
 
     def note(self, hook, *more):
         trainer = self.trainer
-        self.seen.append((hook, trainer.current_epoch, trainer.global_step, trainer.num_training_batches, *more))
+        counters = copy.deepcopy(trainer.fit_loop.state_dict())
+        self.seen.append((hook, trainer.current_epoch, trainer.global_step, trainer.num_training_batches, counters, *more))
 
     def training_step(self, batch, batch_idx):
         x, y = batch
@@ -53,7 +58,9 @@ class Net(L.LightningModule):
         return loss
 
     def validation_step(self, batch, batch_idx):
-        self.seen.append(("val", batch_idx, self.training, torch.is_grad_enabled()))
+        counters = copy.deepcopy(self.trainer.validate_loop.batch_progress.state_dict())
+        modes = (self.training, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+        self.seen.append(("val", batch_idx, modes, counters))
         self.log("val/error", (self.net(batch[0]) - batch[1]).abs().mean())
 
     def test_step(self, batch):
@@ -71,6 +78,12 @@ class Net(L.LightningModule):
 
     def on_train_end(self):
         self.note("end")
+
+    def on_validation_start(self):
+        self.seen.append(("val start", self.training))
+
+    def on_validation_epoch_start(self):
+        self.seen.append(("val epoch start", self.training))
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.01)
@@ -222,6 +235,7 @@ STOCK = {
     "accumulated gradients": (Silent, {"max_epochs": 1, "accumulate_grad_batches": 2}, Data),
     "bfloat16": (Silent, {"max_epochs": 1, "precision": "bf16-mixed"}, Data),
     "loaders made anew": (Silent, {"max_epochs": 2, "reload_dataloaders_every_n_epochs": 1}, Data),
+    "a few batches to overfit on": (Silent, {"max_epochs": 2, "overfit_batches": 2}, Data),
     "anomaly detection": (Silent, {"max_epochs": 1, "detect_anomaly": True}, Data),
 }
 
@@ -256,7 +270,7 @@ def test_every_hook_around_a_batch_is_called_in_every_run(hook, owner, monkeypat
     else:
         setattr(module, hook, lambda *args, **kwargs: noted(module, *args, **kwargs))
     args = {"accelerator": "cpu", "max_epochs": 1, "callbacks": callbacks}
-    local, data = LocalTrainer(module, args), Data()
+    local, data = LocalTrainer(module, args), Data(9)
     numbers = []
     for _ in range(3):
         calls.clear()
@@ -326,14 +340,15 @@ def test_an_error_in_a_step_comes_through_and_the_next_fit_is_whole():
     assert [note[0] for note in module.seen] == ["start", "epoch start", "step", "step", "epoch end", "end"]
 
 
-def test_callbacks_that_only_look_at_epochs_keep_the_short_way(monkeypatch):
+@pytest.mark.parametrize("kind", [Net, Silent])
+def test_callbacks_that_only_look_at_epochs_keep_the_short_way(kind, monkeypatch):
     class Counts(Callback):
         ends = 0
 
         def on_train_epoch_end(self, trainer, module):
             type(self).ends += 1
 
-    _, _, taken = history(Net(), {"max_epochs": 2, "callbacks": [Counts()]}, [Data()], True, monkeypatch)
+    _, _, taken = history(kind(), {"max_epochs": 2, "callbacks": [Counts()]}, [Data()], True, monkeypatch)
     assert ("fit", True) in taken
     assert Counts.ends == 6
 
@@ -342,3 +357,255 @@ def test_a_callback_that_looks_at_batches_does_not(monkeypatch, tmp_path):
     args = {"max_epochs": 1, "callbacks": [LearningRateMonitor()], "logger": CSVLogger(tmp_path)}
     _, _, taken = history(Net(), args, [Data()], True, monkeypatch)
     assert ("fit", True) not in taken
+
+
+# ---- what only some modules, optimisers and moments show -----------------------------------------------------------------
+
+
+class OnlyBatch(Silent):
+    """Steps need not take the batch's number."""
+
+    def training_step(self, batch):
+        return super().training_step(batch, -1)
+
+    def validation_step(self, batch):
+        super().validation_step(batch, -1)
+
+
+class Moves(Silent):
+    """Hooks around a batch's way to the device, with the loader's number."""
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        self.seen.append(("before", dataloader_idx))
+        return [batch[0] + 1, batch[1]]
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        self.seen.append(("transfer", str(device), dataloader_idx))
+        return [batch[0] * 2, batch[1]]
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        self.seen.append(("after", dataloader_idx))
+        return [batch[0] - 1, batch[1]]
+
+
+class LogsAtTheEnd(Silent):
+    """Nothing but a figure of each epoch."""
+
+    def on_train_epoch_end(self):
+        self.note("epoch end")
+        self.log("epoch", float(self.current_epoch))
+
+
+class LeavesGradients(Silent):
+    """Has gradients from elsewhere; notes which there are, and whether they are computed, in hooks around a run."""
+
+    def gradients(self, hook):
+        self.seen.append((hook, torch.is_grad_enabled(), [p.grad is None for p in self.parameters()]))
+
+    def on_train_start(self):
+        self.gradients("start")
+
+    def on_validation_start(self):
+        self.gradients("val start")
+
+    def on_train_end(self):
+        self.gradients("end")
+
+    def on_validation_end(self):
+        with torch.enable_grad():
+            self.net(torch.ones(1, 5)).sum().backward()
+
+
+@pytest.mark.parametrize("kind", [OnlyBatch, Moves, LogsAtTheEnd, LeavesGradients])
+def test_other_modules_see_the_same(kind, monkeypatch):
+    with torch.no_grad():  # whatever the caller has said
+        ours, our_hooks, taken = history(kind(), {"max_epochs": 2}, [Data(9)], True, monkeypatch)
+        stock, stock_hooks, _ = history(kind(), {"max_epochs": 2}, [Data(9)], False, monkeypatch)
+    assert same(ours, stock) and our_hooks == stock_hooks
+    assert ("fit", True) in taken and ("evaluate", True) in taken
+
+
+def test_inference_mode_is_left_to_lightning(monkeypatch):
+    _, hooks, taken = history(Net(), {"inference_mode": True}, [Data(9)], True, monkeypatch)
+    assert ("evaluate", True) not in taken and ("fit", True) in taken
+    assert {seen[2] for seen in hooks if seen[0] == "val"} == {(False, False, True)}
+
+
+@pytest.mark.parametrize("kind", [Net, LogsAtTheEnd])
+def test_loggers_get_each_figure_at_the_same_step(kind, tmp_path, monkeypatch):
+    written = []
+    for short in (True, False):
+        logger = CSVLogger(tmp_path, name=str(short))
+        lines = []
+        monkeypatch.setattr(logger, "log_metrics", lambda metrics, step=None, lines=lines: lines.append((step, metrics)))
+        history(kind(), {"max_epochs": 3, "logger": logger, "log_every_n_steps": 1}, [Data(9)], short, monkeypatch)
+        written.append(lines)
+    assert same(*written) and len(written[0]) > 5
+
+
+def test_an_optimiser_that_asks_for_the_loss_several_times_gets_it():
+    class Repeats(Silent):
+        def configure_optimizers(self):
+            return torch.optim.LBFGS(self.parameters(), lr=0.01, max_iter=3)
+
+    weights = []
+    for fast_loops in (True, False):
+        module, data = Repeats(), Data(8)
+        local = LocalTrainer(module, {"accelerator": "cpu"}, fast_loops=fast_loops)
+        for number in range(3):
+            torch.manual_seed(number)
+            local.fit(data)
+        weights.append(dict(module.state_dict()))
+    assert same(*weights)
+
+
+def test_an_optimiser_gets_the_loss_without_its_graph():
+    needed = []
+
+    class Notes(torch.optim.SGD):
+        def step(self, closure=None):
+            needed.append(closure().requires_grad)
+            return super().step()
+
+    class Net(Silent):
+        def configure_optimizers(self):
+            return Notes(self.parameters(), lr=0.01)
+
+    local, data = LocalTrainer(Net(), {"accelerator": "cpu"}), Data(4)
+    for _ in range(3):
+        local.fit(data)
+    assert needed == [False] * 3
+
+
+def test_a_missing_loss_is_told_and_no_other(monkeypatch):
+    class Skips(Silent):
+        skips = False
+
+        def training_step(self, batch, batch_idx):
+            return None if self.skips else super().training_step(batch, batch_idx)
+
+    module, data = Skips(), Data(4)
+    local = LocalTrainer(module, {"accelerator": "cpu"})
+    short_runs.Closure.warning_cache.clear()
+    for module.skips, told in ((False, []), (False, []), (True, ["`training_step` returned `None`, so the weights"])):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            local.fit(data)
+        assert [str(w.message)[:47] for w in caught if "`None`" in str(w.message)] == told
+
+
+def test_a_loader_without_a_batch_starts_nothing_and_draws_the_same():
+    class Drops(Data):
+        def train_dataloader(self):
+            return DataLoader(self.set, batch_size=100, drop_last=True)
+
+    module, data, states = Silent(), Drops(), []
+    local = LocalTrainer(module, {"accelerator": "cpu"})
+    for _ in range(3):
+        torch.manual_seed(0)
+        with pytest.raises(ValueError, match="its training loader has no batch"):
+            local.fit(data)
+        states.append(torch.get_rng_state())
+    assert module.seen == [] and torch.equal(states[0], states[1]) and torch.equal(states[0], states[2])
+
+
+@pytest.mark.parametrize("where", ["training_step", "validation_step"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_signal_to_stop_ends_a_run_where_lightning_would(where, at):
+    """At once within an epoch; a fit ends after its epoch, an evaluation that has come to its end is whole."""
+
+    class Stopped(Silent):
+        on = False
+
+        def stop(self, index):
+            if self.on and index == at:
+                self.trainer._signal_connector.received_sigterm = True
+
+        def training_step(self, batch, batch_idx):
+            if where == "training_step":
+                self.stop(batch_idx)
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            if where == "validation_step":
+                self.stop(batch_idx)
+
+    outcomes = []
+    for before in (0, 2):  # the first is Lightning's own
+        module, data = Stopped(), Data(17)
+        data.train_dataloader = lambda data=data: DataLoader(data.set, batch_size=8)
+        local = LocalTrainer(module, {"accelerator": "cpu", "max_epochs": 2})
+
+        def run(local=local, data=data):
+            return local.fit(data) if where == "training_step" else local.evaluate(data, "val")
+
+        for _ in range(before):
+            run()
+        module.on = True
+        module.seen.clear()
+        try:
+            run()
+            ended = "whole"
+        except BaseException as error:  # its kind is what is compared
+            ended = type(error).__name__
+        outcomes.append((ended, [seen[0] for seen in module.seen]))
+    assert outcomes[0] == outcomes[1]
+    assert (outcomes[0][0] == "whole") == (where == "validation_step" and at == 2)
+
+
+# ---- which loaders are remembered ----------------------------------------------------------------------------------------
+
+
+class Follows(torch.utils.data.SequentialSampler):
+    def set_epoch(self, epoch):
+        pass
+
+
+ITEMS = list(range(8))
+LOADERS = {
+    "a plain one": (DataLoader(ITEMS, batch_size=2), {}, 4),
+    "a part of its batches": (DataLoader(ITEMS, batch_size=2), {"limits": [3]}, 3),
+    "with worker processes": (DataLoader(ITEMS, batch_size=2, num_workers=1), {}, None),
+    "without a length": (DataLoader(Endless(), batch_size=None), {"limits": [float("inf")]}, None),
+    "a sampler that follows the epochs": (DataLoader(ITEMS, sampler=Follows(ITEMS)), {}, None),
+    "a batch sampler that follows the epochs": (DataLoader(ITEMS, batch_sampler=Follows(ITEMS)), {}, None),
+    "one that Lightning replaced": (DataLoader(ITEMS), {"iterables": DataLoader(ITEMS)}, None),
+    "several": ([DataLoader(ITEMS)], {}, None),
+    "none": (None, {"iterables": None}, None),
+}
+
+
+@pytest.mark.parametrize("what", LOADERS)
+@pytest.mark.parametrize("stage", ["train", "val", "test"])
+def test_a_plain_loader_that_comes_again_is_remembered(what, stage):
+    loader, given, expected = LOADERS[what]
+    stages = {"train": "TRAINING", "val": "VALIDATING", "test": "TESTING"}
+    built = SimpleNamespace(built={stage: loader}.get, **{f"{stage}_dataloader": lambda: loader})
+    combined = SimpleNamespace(**{"iterables": loader, "limits": None, **given})
+    state = SimpleNamespace(stage=RunningStage[stages[stage]])
+    trainer = SimpleNamespace(_active_loop=SimpleNamespace(_combined_loader=combined), state=state, datamodule=built)
+    runs = ShortRuns(trainer)
+    assert runs._find(stage) is None
+    runs.remember()
+    known = runs._find(stage)
+    assert (None if known is None else known.num_batches) == expected
+    assert known is None or (known.loader is loader and known.combined is combined)
+    vars(built)[f"{stage}_dataloader"] = lambda: DataLoader(ITEMS)
+    assert runs._find(stage) is None  # another one
+    trainer.datamodule = SimpleNamespace(built=built.built, **{f"{stage}_dataloader": lambda: loader})
+    assert runs._find(stage) is None  # of another client
+
+
+def test_nothing_is_remembered_of_a_run_without_loader_or_of_another_data_module():
+    loader = DataLoader(ITEMS)
+    state = SimpleNamespace(stage=RunningStage.TRAINING)
+    for loop, data in (
+        (SimpleNamespace(), SimpleNamespace(built=lambda stage: loader)),
+        (SimpleNamespace(_combined_loader=None), SimpleNamespace(built=lambda stage: loader)),
+        (SimpleNamespace(_combined_loader=SimpleNamespace(iterables=loader, limits=None)), SimpleNamespace()),
+        (SimpleNamespace(_combined_loader=SimpleNamespace(iterables=loader, limits=None)), None),
+    ):
+        runs = ShortRuns(SimpleNamespace(_active_loop=loop, state=state, datamodule=data))
+        runs.remember()
+        assert runs._known == {}
