@@ -100,6 +100,7 @@ class Assembly:
             shared=self.shared,
             fast_loops=settings.fast_loops,
             local_clock=settings.local_clock,
+            upload_transforms=tuple(settings.upload_transforms),
         )
 
 
@@ -135,6 +136,11 @@ def assemble(
             "`federation.score_each_on_global` uploads whole models to score them on the server's data, but "
             + ("some entries are private." if entries.private else "the server has no data.")
             + " Leave it out."
+        )
+    if settings.score_each_on_global and settings.upload_transforms:
+        raise ValueError(
+            "`federation.score_each_on_global` uploads whole models as they are, past `federation.upload_transforms`. Leave "
+            "one of them out."
         )
     sizes = sizes_of(datamodules)
     if not any(sizes):

@@ -56,7 +56,8 @@ class RunFiles:
             return
         self.tensors, self.values = checkpoint.read(source)
         self.home = checkpoint.run_of(source)
-        self.values["identity"]["federation"].setdefault("local_clock", "round")  # as it was before there was another
+        then = self.values["identity"]["federation"]  # of a run from before there were these, as it was
+        then |= {name: value for name, value in (("local_clock", "round"), ("upload_transforms", [])) if name not in then}
         lines = checkpoint.difference(self.values["identity"], dict(identity))
         if lines and not settings.force:
             raise ResumeError(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fl_lightning.early_stopping import EarlyStopping
 from fl_lightning.engine.in_process import InProcess
 from fl_lightning.engine.transport import Engine
+from fl_lightning.engine.upload_transforms import UploadTransform
 from fl_lightning.strategies.base import Strategy
 from fl_lightning.strategies.fedavg import FedAvg
 
@@ -37,6 +38,8 @@ class FederationSettings:
         monitor_mode: Whether more or less of it is better. Default: the module's ``monitor_mode``, else by its name.
         private: ``fnmatch`` patterns of ``state_dict`` entries that never leave a client, besides the module's own
             ``private_entries``; e.g. ``["head.*"]`` for personal heads.
+        upload_transforms: What happens to a client's update before it leaves, in order, e.g. ``[{class_path:
+            fl_lightning.engine.ClipNorm, init_args: {max_norm: 1.0}}]``.
         score_each_on_global: After training, also score every client's own model on the server's data. For that one step the
             models are uploaded. Default: only for ``LocalOnly``.
         max_dropped_share: The largest share of the data's rows that may be unusable; beyond it ``fit`` stops before round 1.
@@ -66,6 +69,7 @@ class FederationSettings:
     monitor: str | None = None
     monitor_mode: Literal["min", "max"] | None = None
     private: list[str] = field(default_factory=list)
+    upload_transforms: list[UploadTransform] = field(default_factory=list)
     score_each_on_global: bool | None = None
     max_dropped_share: float = 0.5
     fast_loops: bool = True

@@ -26,6 +26,7 @@ from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.evaluation import Evaluation
 from fl_lightning.loading import LIGHTNING, write_lightning_checkpoint
 from fl_lightning.reporting.monitor import Monitor, is_better, selection_value
+from fl_lightning.reporting.pictures import show
 from fl_lightning.reporting.progress import Progress
 from fl_lightning.reporting.results import Results
 from fl_lightning.run_files import RunFiles
@@ -226,8 +227,7 @@ class _Run:
                     metrics = phase.step(self.federation, state.step)
                     state.train_seconds += time.perf_counter() - begin
                     self.folder.log(metrics, state.step, prefix=f"{phase.name}/")
-                    if self.folder.tensorboard is not None:
-                        self.strategy.log_phase(self.folder.tensorboard, phase.name, state.step)
+                    show(self.strategy.diagnose_phase(), self.folder, state.step, f"{phase.name}/")
                     state.step += 1
                     self._save()
                     done(None)
@@ -264,10 +264,7 @@ class _Run:
             "seconds/round": time.perf_counter() - begin,
         }
         self.folder.log(scalars, round)
-        if matrices := self.strategy.matrices():
-            self.folder.write_json("matrices.json", {"round": round, **matrices})
-        if self.folder.tensorboard is not None:
-            self.strategy.log_round(self.folder.tensorboard, round)
+        show(self.strategy.diagnose(), self.folder, round)
         return shown
 
     def _rehearse(self) -> None:
@@ -350,7 +347,7 @@ class _Run:
     def _each_on_global(self) -> list[float | None] | None:
         wanted = self.settings.score_each_on_global
         if wanted is None:
-            wanted = getattr(self.strategy, "score_on_global", False)
+            wanted = getattr(self.strategy, "score_on_global", False) and not self.settings.upload_transforms
         if not wanted or self.all.server_data is None or self.all.entries.private:
             return None
         return self.evaluation.each_on_global(self.last_round)

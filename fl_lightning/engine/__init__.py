@@ -2,6 +2,7 @@
 
 from fl_lightning.engine.in_process import InProcess
 from fl_lightning.engine.transport import ClientSpec, Engine
+from fl_lightning.engine.upload_transforms import ClipNorm, UploadTransform
 from fl_lightning.engine.worker_processes import WorkerProcesses
 
-__all__ = ["ClientSpec", "Engine", "InProcess", "WorkerProcesses"]
+__all__ = ["ClientSpec", "ClipNorm", "Engine", "InProcess", "UploadTransform", "WorkerProcesses"]

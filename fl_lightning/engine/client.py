@@ -1,8 +1,8 @@
 """The client half: answers typed requests with the client's own data and memory.
 
 `ClientHalf` holds the protocol steps that every strategy needs: ``fit``, ``evaluate``, ``predict``, ``model``. A strategy
-with more steps subclasses it: every public method is a step, named by the request's ``kind``. A half has no state of its
-own: it may be rebuilt between any two requests, so what must survive goes to ``client.store``.
+with more steps subclasses it: a step is a method marked with ``@protocol_step``, named by the request's ``kind``. A half has no
+state of its own: it may be rebuilt between any two requests, so what must survive goes to ``client.store``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
 import torch
@@ -22,6 +22,7 @@ from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Message, Payload, check_payload, non_finite
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.store import ClientStore
+from fl_lightning.engine.upload_transforms import Upload, UploadTransform, transformed
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class LocalSettings:
         shared: ``config`` and ``federation``: what the weights depend on, as plain values; a client elsewhere must have
             the same.
         fast_loops: Whether clients may go through Lightning's loops in a short way (``federation.fast_loops``).
+        upload_transforms: What happens to a client's update before it leaves (``federation.upload_transforms``).
         local_clock: ``"run"``: a client's fit is a part of one training over all rounds; ``"round"``: one of its own.
     """
 
@@ -50,6 +52,7 @@ class LocalSettings:
     shared: Mapping[str, Any] = field(default_factory=dict)
     fast_loops: bool = True
     local_clock: str = "run"
+    upload_transforms: tuple[UploadTransform, ...] = ()
 
 
 class Client:
@@ -202,6 +205,30 @@ class Client:
         return {n: t for n, t in self.shared_entries().items() if t.is_floating_point() or t.is_complex()}
 
 
+Step = TypeVar("Step", bound=Callable[..., Payload])
+
+
+def protocol_step(method: Step) -> Step:
+    """Declares a method ``(client, request) -> Payload`` of a client half as a step of the protocol: a server may ask for it.
+
+    What overrides a step is one, too.
+    """
+    method.is_protocol_step = True  # type: ignore[attr-defined]  # a mark of our own
+    return method
+
+
+def step_of(half: ClientHalf, kind: str) -> Callable[[Client, Payload], Payload]:
+    """The step that a request asks for.
+
+    Raises:
+        ValueError: If the half has no such step: nothing else in it can be called from outside.
+    """
+    if any(getattr(vars(kind_of).get(kind), "is_protocol_step", False) for kind_of in type(half).__mro__):
+        found: Callable[[Client, Payload], Payload] = getattr(half, kind)
+        return found
+    raise ValueError(f"{type(half).__name__} has no protocol step `{kind}`.")
+
+
 class ClientHalf:
     """The protocol steps common to all strategies.
 
@@ -212,6 +239,7 @@ class ClientHalf:
     def __init__(self, personal: bool = False) -> None:
         self.personal = personal
 
+    @protocol_step
     def fit(self, client: Client, request: Payload) -> Payload:
         """Receive the shared entries, train, send them back with the number of samples and the logged metrics.
 
@@ -224,7 +252,8 @@ class ClientHalf:
         metrics = client.train(request.values.get("validation"))
         if self.personal:
             client.remember()
-        tensors = self.reply_tensors(client)
+        upload = Upload(client.id, client.round, client.settings.seed)
+        tensors = transformed(client.settings.upload_transforms, self.reply_tensors(client), request.tensors, upload)
         values: dict[str, Any] = {"num_samples": num_samples, "metrics": _json(metrics)}
         optional = {
             "pictures": client.module.pictures() if hasattr(client.module, "pictures") else {},
@@ -237,12 +266,14 @@ class ClientHalf:
         """What a client uploads after training."""
         return client.upload()
 
+    @protocol_step
     def evaluate(self, client: Client, request: Payload) -> Payload:
         """Metrics on the client's own data for every stage in ``request.values["stages"]``; ``None`` where undefined."""
         client.load(request.tensors)
         metrics = {stage: client.evaluate(stage) for stage in request.values["stages"]}
         return Payload(values={stage: None if m is None else _json(m) for stage, m in metrics.items()})
 
+    @protocol_step
     def predict(self, client: Client, request: Payload) -> Payload:
         """Predictions on the client's own data, batch by batch."""
         client.load(request.tensors)
@@ -253,6 +284,7 @@ class ClientHalf:
             {f"{i}/{name}": tensor for i, batch in enumerate(batches) for name, tensor in named_outputs(batch).items()}
         )
 
+    @protocol_step
     def model(self, client: Client, request: Payload) -> Payload:
         """The client's model as it is evaluated, for scoring on the server's data; the ledger shows it."""
         client.load(request.tensors)
@@ -289,10 +321,8 @@ class Worker:
         """Answer one request. A client's fault becomes a reply with ``error``; its memory is then as before."""
         reply = replace(request, payload=Payload())
         store = self.stores[request.client].draft()
-        step = None if request.kind.startswith("_") else getattr(self.half, request.kind, None)
         try:
-            if step is None:
-                raise ValueError(f"{type(self.half).__name__} has no protocol step `{request.kind}`.")
+            step = step_of(self.half, request.kind)
             payload = step(Client(self, request.client, request.round, store), request.payload)
             check_payload(payload)
             for part, tensors in (("reply", payload.tensors), ("private state", store.tensors)):

@@ -150,6 +150,7 @@ class SiteWorker:
             carry_optimizer_state=bool(trainer.settings.carry_optimizer_state),
             fast_loops=fast_loops,
             local_clock=trainer.settings.local_clock,
+            upload_transforms=tuple(trainer.settings.upload_transforms),
         )
         return Worker(module, strategy.client_half(), {client: own}, settings)
 

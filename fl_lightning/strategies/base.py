@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import lightning as L
-import torch
 from torch import Tensor
 
 from fl_lightning.engine.client import ClientHalf
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.replies import Expected, fit_reply
+from fl_lightning.strategies.diagnostics import Diagnostics, Histogram
+
+SERVER = "server/"
+"""Before the names of ``server_state`` in a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Strategy:
         personal: Every client has a model of its own; there is no global one.
         carry_optimizer_state: Whether clients keep their optimiser's state between rounds unless the user says otherwise.
         histograms: Of the last round, summed over clients: counts of equal bins from 0 to 1, by name.
+        server_state: What the server's optimiser remembers (see :meth:`server_step`): named tensors, kept in checkpoints.
     """
 
     histograms: Mapping[str, list[int]] = {}
@@ -93,6 +96,7 @@ class Strategy:
     def start(self, initial: dict[str, Tensor], private: Sequence[str]) -> None:
         """Take the initial shared entries; ``private`` names those that stay with the clients."""
         self.weights = initial
+        self.server_state: dict[str, Tensor] = {}
 
     def phases(self) -> list[Phase]:
         """Phases before the rounds; none by default."""
@@ -140,27 +144,32 @@ class Strategy:
         """The global model's shared entries, or ``None`` if there is no global model."""
         return None if self.personal else self.weights
 
+    def server_step(self, average: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the model becomes after a round: by default the clients' average itself.
+
+        A server's optimiser (FedAvgM, FedAdam) overrides this and keeps its memory in ``self.server_state``.
+
+        Args:
+            average: The floating entries of the average; ``self.weights`` still are those of before the round.
+        """
+        return average
+
     def state(self) -> dict[str, Tensor]:
         """The server's state for a checkpoint, as named tensors."""
-        return dict(self.weights)
+        return {**self.weights, **{SERVER + name: tensor for name, tensor in self.server_state.items()}}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Inverse of :meth:`state`."""
-        self.weights = dict(state)
+        self.weights = {name: tensor for name, tensor in state.items() if not name.startswith(SERVER)}
+        self.server_state = {name.removeprefix(SERVER): t for name, t in state.items() if name.startswith(SERVER)}
 
-    def matrices(self) -> Mapping[str, Any]:
-        """For ``matrices.json`` of the run, after each round: client x client matrices by name, as nested lists, and under
-        ``clients`` whose rows they are; nothing by default."""
-        return {}
+    def diagnose(self) -> Diagnostics:
+        """What there is to look at after a round: by default the clients' histograms, summed."""
+        return Diagnostics(histograms={f"train/{name}": Histogram(counts) for name, counts in self.histograms.items()})
 
-    def log_round(self, logger: Any, round: int) -> None:
-        """Write the round's pictures to a TensorBoard ``SummaryWriter``; by default the clients' histograms, summed."""
-        for name, counts in self.histograms.items():
-            middles = (torch.arange(len(counts)) + 0.5) / len(counts)
-            logger.add_histogram(f"train/{name}", as_samples(middles, counts), round, bins=len(counts))
-
-    def log_phase(self, logger: Any, name: str, step: int) -> None:
-        """The same after each step of a phase."""
+    def diagnose_phase(self) -> Diagnostics:
+        """The same after each step of a phase; its name is put before theirs."""
+        return Diagnostics()
 
 
 def summed_counts(pictures: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
@@ -170,11 +179,3 @@ def summed_counts(pictures: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, 
         for name, counts in client.items():
             result[name] = [a + b for a, b in zip(result.get(name, [0] * len(counts)), counts, strict=True)]
     return result
-
-
-def as_samples(values: Tensor, counts: Sequence[int], most: int = 1_000_000) -> Tensor:
-    """A histogram as samples, each of ``values`` as often as counted; thinned in proportion to at most ``most`` of them."""
-    total = sum(counts)
-    if total > most:
-        counts = [number * most // total for number in counts]
-    return torch.repeat_interleave(values, torch.tensor(counts))

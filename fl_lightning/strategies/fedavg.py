@@ -42,4 +42,4 @@ class FedAvg(Strategy):
         weights = [1.0 if self.weighting == "uniform" else float(r.values["num_samples"]) for r in replies.values()]
         untrained = [r.values.get("untrained_rows", {}) for r in replies.values()]
         mean = average_learnt([r.tensors for r in replies.values()], weights, untrained, self.weights)
-        self.weights = {**self.weights, **mean}
+        self.weights = {**self.weights, **self.server_step(mean)}

@@ -36,6 +36,7 @@ from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.replies import Expected, fit_reply
 from fl_lightning.engine.seeds import derive
 from fl_lightning.strategies.base import Strategy
+from fl_lightning.strategies.diagnostics import Diagnostics
 from lit_models.functional_embedding import functional_embedding
 from lit_models.masks import PRIVATE_MASKS, mask_statistics, masked_weights, named_masks
 
@@ -268,14 +269,9 @@ class FedPub(Strategy):
             else:
                 self._mixtures.setdefault(int(owner), {})[name] = tensor
 
-    def matrices(self) -> dict[str, Any]:
-        return {name: v.tolist() if isinstance(v, Tensor) else v for name, v in self._last.items()}
-
-    def log_round(self, logger: Any, round: int) -> None:
-        for name in ("similarity", "alpha"):
-            matrix = self._last.get(name)
-            if matrix is not None:
-                logger.add_image(f"fedpub/{name}", heat_map(matrix), round, dataformats="HW")
+    def diagnose(self) -> Diagnostics:
+        pictures = {f"fedpub/{name}": matrix for name, matrix in self._last.items() if name != "clients"}
+        return replace(super().diagnose(), matrices=pictures, clients=self._last.get("clients", ()))
 
 
 class FedPubClient(ClientHalf):
@@ -313,10 +309,3 @@ class FedPubClient(ClientHalf):
 def _proxy(num_features: int, p_in: float, p_out: float, seed: int) -> tuple[Tensor, Tensor]:
     graph = proxy_graph(num_features, p_in=p_in, p_out=p_out, seed=seed)
     return graph.x, graph.edge_index
-
-
-def heat_map(matrix: Tensor, pixels: int = 16) -> Tensor:
-    """A ``(K, K)`` matrix as a grey picture, ``(K * pixels, K * pixels)`` in [0, 1]: white is the largest entry."""
-    low, high = matrix.min(), matrix.max()
-    scaled = (matrix - low) / (high - low) if high > low else torch.ones_like(matrix)
-    return scaled.repeat_interleave(pixels, 0).repeat_interleave(pixels, 1)

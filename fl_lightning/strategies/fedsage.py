@@ -25,16 +25,16 @@ from torch_geometric.utils import degree
 
 from datamodules.impairing import ImpairedDataModule, impair
 from datamodules.mending import constant_features, cross_neighbours, mend
-from fl_lightning.engine.client import Client, ClientHalf
+from fl_lightning.engine.client import Client, ClientHalf, protocol_step
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.optimizer_state import flatten_optimizers, restore_optimizers
 from fl_lightning.engine.replies import Expected, figures_reply, positive_count
 from fl_lightning.engine.seeds import derive, stream
-from fl_lightning.strategies.base import Phase, PhaseCosts, as_samples
+from fl_lightning.strategies.base import Phase, PhaseCosts
+from fl_lightning.strategies.diagnostics import Diagnostics, Histogram
 from fl_lightning.strategies.fedavg import FedAvg
-from fl_lightning.strategies.fedpub import heat_map
 from fl_lightning.strategies.fedsage_costs import phase_costs
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen_generators import peer_gradient
@@ -227,13 +227,11 @@ class FedSagePlus(FedAvg):
                 self._pictures[name] = _padded_sum(self._pictures[name], counts) if name in self._pictures else counts
         return result | {name: sum(values) / len(values) for name, values in sums.items()}
 
-    def log_phase(self, logger: Any, name: str, step: int) -> None:
-        for title, counts in self._pictures.items():
-            if counts.dim() == 2:  # rows: true number of missing neighbours; columns: the predicted one, rounded
-                logger.add_image(f"{name}/{title}", heat_map(counts.log1p()), step, dataformats="HW")
-            else:
-                degrees = as_samples(torch.arange(len(counts)), counts.long().tolist())
-                logger.add_histogram(f"{name}/{title}", degrees, step)
+    def diagnose_phase(self) -> Diagnostics:
+        # Tables: rows are the true number of missing neighbours, columns the predicted one, rounded.
+        tables = {name: counts for name, counts in self._pictures.items() if counts.dim() == 2}
+        lines = {name: counts.long().tolist() for name, counts in self._pictures.items() if counts.dim() == 1}
+        return Diagnostics(tables=tables, histograms={name: Histogram(line, unit=False) for name, line in lines.items()})
 
 
 class FedSagePlusClient(ClientHalf):
@@ -253,6 +251,7 @@ class FedSagePlusClient(ClientHalf):
 
     # ---- phase 1 ----------------------------------------------------------------------------------------------------
 
+    @protocol_step
     def pretrain(self, client: Client, request: Payload) -> Payload:
         """One pass over the impaired graphs: L^d and L^f local. Nothing leaves but scalars."""
         if not self._can_hide(client):
@@ -273,6 +272,7 @@ class FedSagePlusClient(ClientHalf):
 
     # ---- phase 2 ----------------------------------------------------------------------------------------------------
 
+    @protocol_step
     def query(self, client: Client, request: Payload) -> Payload:
         """2a: U = z + eps of the nodes with k >= 1, their counts and fGen's weights; nothing if they are too few."""
         if not client.store.section("generator"):  # nothing to hide, or phase 1 has failed here
@@ -284,6 +284,7 @@ class FedSagePlusClient(ClientHalf):
         weights = {f"theta_f/{name}": weight for name, weight in generator.generator_weights().items()}
         return Payload({"u": query.u[: query.sent], "counts": query.counts, **weights}, {"num_nodes": query.num_nodes})
 
+    @protocol_step
     def peer_gradient(self, client: Client, request: Payload) -> Payload:
         """2b: for every asking client the gradient of the cross term over this client's features, summed over its batch."""
         generator = self._fresh(client)
@@ -305,6 +306,7 @@ class FedSagePlusClient(ClientHalf):
             answers |= {f"{asker}/{name}": tensor for name, tensor in gradient.items()}
         return Payload(answers)
 
+    @protocol_step
     def exchange(self, client: Client, request: Payload) -> Payload:
         """2d: one step of fGen with the local gradient and the peers' sum, at the weights and the U that were sent."""
         if not client.store.section("generator"):
@@ -324,6 +326,7 @@ class FedSagePlusClient(ClientHalf):
 
     # ---- phase 3 ----------------------------------------------------------------------------------------------------
 
+    @protocol_step
     def mend(self, client: Client, request: Payload) -> Payload:
         """Decide on the neighbours to add. They follow from the generator's weights and a seed, so only these are kept."""
         client.store.put_section("oracle", dict(request.tensors))  # nothing with another `mending`

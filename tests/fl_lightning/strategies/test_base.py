@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from fl_lightning import FedAvg
 from fl_lightning.engine.messages import Payload
-from fl_lightning.strategies.base import PhaseCosts, Strategy, as_samples, summed_counts
+from fl_lightning.strategies.base import PhaseCosts, Strategy, summed_counts
+from fl_lightning.strategies.diagnostics import Diagnostics, Histogram
 
 
 def test_histograms_of_all_clients_by_hand():
@@ -13,15 +15,6 @@ def test_histograms_of_all_clients_by_hand():
     assert summed_counts([]) == {}
     with pytest.raises(ValueError, match="zip"):
         summed_counts([{"weight": [1, 2]}, {"weight": [1]}])
-
-
-def test_a_histogram_as_samples_thinned_in_proportion_where_there_are_too_many():
-    values = torch.tensor([0.1, 0.2, 0.3])
-    assert as_samples(values, [1, 0, 2]).tolist() == values[[0, 2, 2]].tolist()
-    assert as_samples(values, [1, 0, 2], most=3).tolist() == values[[0, 2, 2]].tolist()
-    thinned = as_samples(values, [3, 10, 7], most=10)  # 30 / 20, 100 / 20, 70 / 20, rounded down
-    assert torch.bincount((thinned * 10).round().long()).tolist() == [0, 1, 5, 3]
-    assert len(as_samples(values, [10**12, 0, 0])) == 1_000_000
 
 
 class Fake:
@@ -77,15 +70,41 @@ def test_personal_strategies_send_nothing_for_evaluation():
         strategy.load_state({"w": torch.zeros(1)})
         assert strategy.weights["w"].item() == 0.0
     assert not Strategy.personal and not Strategy.carry_optimizer_state
-    assert strategy.phases() == [] and strategy.phase_costs([]) == PhaseCosts(0, 0, 0, 0, 0, "") and strategy.matrices() == {}
+    assert strategy.phases() == [] and strategy.phase_costs([]) == PhaseCosts(0, 0, 0, 0, 0, "")
+    assert strategy.diagnose() == strategy.diagnose_phase() == Diagnostics()
 
 
-def test_the_rounds_histograms_are_logged_with_their_bins():
-    class Logger:
-        def add_histogram(self, name, samples, step, bins):
-            self.call = name, samples.tolist(), step, bins
-
-    strategy, logger = Plain(), Logger()
+def test_the_rounds_histograms_are_shown():
+    strategy = Plain()
     strategy.histograms = {"weight": [2, 1]}
-    strategy.log_round(logger, 3)
-    assert logger.call == ("train/weight", [0.25, 0.25, 0.75], 3, 2)
+    assert strategy.diagnose() == Diagnostics(histograms={"train/weight": Histogram([2, 1])})
+
+
+class Momentum(FedAvg):
+    """FedAvgM of Hsu et al. 2019, with beta 1/2, as a server's optimiser."""
+
+    def server_step(self, average):
+        new = {}
+        for name, mean in average.items():
+            velocity = 0.5 * self.server_state.get(name, torch.zeros_like(mean)) + (self.weights[name] - mean)
+            self.server_state[name], new[name] = velocity, self.weights[name] - velocity
+        return new
+
+
+def test_a_servers_optimiser_by_hand_and_over_a_checkpoint():
+    def answer(value):
+        return {0: Payload({"w": torch.tensor([value])}, {"num_samples": 1})}
+
+    one, other = Momentum(), Momentum()
+    one.start({"w": torch.tensor([1.0])}, ())
+    one.aggregate(None, 0, answer(0.0))  # v = 1, w = 0
+    one.aggregate(None, 1, answer(0.0))  # v = 1/2 + 0, w = -1/2
+    assert one.weights["w"].item() == -0.5 and one.global_weights().keys() == {"w"}
+    assert {name: t.item() for name, t in one.state().items()} == {"w": -0.5, "server/w": 0.5}
+    other.start({"w": torch.tensor([1.0])}, ())
+    other.load_state(one.state())
+    for strategy in (one, other):
+        strategy.aggregate(None, 2, answer(-1.0))  # v = 1/4 + 1/2, w = -1/2 - 3/4
+        assert strategy.weights["w"].item() == -1.25
+    one.start({"w": torch.tensor([1.0])}, ())
+    assert one.server_state == {}  # another fit begins without it

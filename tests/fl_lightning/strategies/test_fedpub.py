@@ -15,7 +15,7 @@ from fl_lightning.engine.client import Client, LocalSettings, Worker
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.seeds import derive
 from fl_lightning.engine.store import ClientStore
-from fl_lightning.strategies.fedpub import EMBEDDING, FedPubClient, heat_map, proxy_graph
+from fl_lightning.strategies.fedpub import EMBEDDING, FedPubClient, proxy_graph
 from lit_models import GraphSAGE, LitNodeClassifier, MaskedGCN
 from lit_models.functional_embedding import functional_embedding
 
@@ -49,9 +49,9 @@ def test_a_round_by_hand():
     assert mixed(strategy, 3, "b") == pytest.approx([0.75, 0.75]) and mixed(strategy, 5, "b") == pytest.approx([0.25, 2.25])
     assert strategy.download(3).tensors["count"].item() == 7  # never averaged
     assert mixed(strategy, 9) == [0.0, 0.0]  # who has not taken part
-    matrices = strategy.matrices()
-    assert matrices["clients"] == [3, 5] and matrices["similarity"] == [[1.0, 0.0], [0.0, 1.0]]
-    torch.testing.assert_close(torch.tensor(matrices["alpha"]), torch.tensor([[0.75, 0.25], [0.25, 0.75]]))
+    found = strategy.diagnose()
+    assert found.clients == [3, 5] and found.matrices["fedpub/similarity"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    torch.testing.assert_close(found.matrices["fedpub/alpha"].float(), torch.tensor([[0.75, 0.25], [0.25, 0.75]]))
 
 
 def test_rows_that_one_has_not_trained_come_from_the_others():
@@ -229,20 +229,11 @@ def test_masked_uploads_are_the_products():
     assert set(sent) == {*raw, EMBEDDING}
 
 
-def test_heat_maps_by_hand():
-    picture = heat_map(torch.tensor([[2.0, 4.0], [3.0, 2.0]]), pixels=2)
-    assert picture.tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0]]
-    assert heat_map(torch.full((2, 2), 3.0)).eq(1.0).all() and heat_map(torch.eye(2)).shape == (32, 32)
-
-
 def test_pictures_of_a_round():
-    class Logger(dict):
-        def add_image(self, name, picture, step, dataformats):
-            self[name] = (tuple(picture.shape), step, dataformats)
-
-    strategy, logger = started(), Logger()
-    strategy.log_round(logger, 0)
-    assert logger == {}
+    strategy = started()
+    assert strategy.diagnose().matrices == {}
     strategy.aggregate(None, 0, REPLIES)
-    strategy.log_round(logger, 4)
-    assert logger == {f"fedpub/{name}": ((32, 32), 4, "HW") for name in ("similarity", "alpha")}
+    strategy.histograms = {"omega": [1, 2]}
+    found = strategy.diagnose()
+    assert list(found.matrices) == ["fedpub/similarity", "fedpub/alpha"] and found.clients == [3, 5]
+    assert found.histograms["train/omega"].counts == [1, 2]

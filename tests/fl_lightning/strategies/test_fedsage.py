@@ -21,6 +21,7 @@ from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.seeds import derive
 from fl_lightning.errors import FederationError
+from fl_lightning.strategies.diagnostics import Histogram
 from fl_lightning.strategies.fedsage import REPORT_EVERY, query_reply
 from lit_models import GraphSAGE, LitNodeClassifier
 from lit_models.neighgen import LitNeighGen
@@ -452,20 +453,12 @@ def test_figures_are_means_over_the_clients_that_have_them():
     assert plus._pictures == {}
 
 
-def test_pictures_are_logged_as_what_they_are():
-    class Logger(dict):
-        def add_image(self, name, picture, step, dataformats):
-            self[name] = (picture, step, dataformats)
-
-        def add_histogram(self, name, samples, step):
-            self[name] = (samples.tolist(), step)
-
-    plus, logger = FedSagePlus(), Logger()
+def test_pictures_are_shown_as_what_they_are():
+    plus = FedSagePlus()
     plus._pictures = {"line": torch.tensor([1.0, 0.0, 2.0]), "table": torch.tensor([[0.0, 3.0], [1.0, 0.0]])}
-    plus.log_phase(logger, "mending", 4)
-    assert logger["mending/line"] == ([0, 2, 2], 4)
-    picture, step, layout = logger["mending/table"]
-    assert (step, layout, picture[0, 0].item(), picture[0, -1].item(), picture[-1, 0].item()) == (4, "HW", 0.0, 1.0, 0.5)
+    found = plus.diagnose_phase()
+    assert list(found.tables) == ["table"] and found.tables["table"].tolist() == [[0.0, 3.0], [1.0, 0.0]]
+    assert found.histograms == {"line": Histogram([1, 0, 2], unit=False)}
 
 
 @pytest.mark.parametrize(
