@@ -68,6 +68,11 @@ def test_documented_strategy_trains_and_resumes(examples, tmp_path):
     assert whole[0]["test"] == resumed[0]["test"]
 
 
+def test_documented_upload_transform_sends_signs(examples):
+    update = {"w": torch.tensor([2.0, -0.1, 0.0])}
+    assert examples["Signs"](0.5)(update, None)["w"].tolist() == [0.5, -0.5, 0.0]
+
+
 def test_documented_strategy_forgets_its_velocity_between_fits(examples, tmp_path):
     strategy = examples["FedAvgM"](0.9)
     first, second = train(tmp_path / "a", strategy), train(tmp_path / "b", strategy)

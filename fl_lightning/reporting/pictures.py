@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fl_lightning.engine.diagnostics import Diagnostics
 from fl_lightning.reporting.run_folder import RunFolder
-from fl_lightning.strategies.diagnostics import Diagnostics
 
 
 def show(diagnostics: Diagnostics, folder: RunFolder, step: int, prefix: str = "") -> None:

@@ -13,10 +13,10 @@ import lightning as L
 from torch import Tensor
 
 from fl_lightning.engine.client import ClientHalf
+from fl_lightning.engine.diagnostics import Diagnostics, Histogram
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.replies import Expected, fit_reply
-from fl_lightning.strategies.diagnostics import Diagnostics, Histogram
 
 SERVER = "server/"
 """Before the names of ``server_state`` in a checkpoint."""
@@ -156,7 +156,8 @@ class Strategy:
 
     def state(self) -> dict[str, Tensor]:
         """The server's state for a checkpoint, as named tensors."""
-        return {**self.weights, **{SERVER + name: tensor for name, tensor in self.server_state.items()}}
+        kept = getattr(self, "server_state", {})  # absent where a subclass has a `start` of its own
+        return {**self.weights, **{SERVER + name: tensor for name, tensor in kept.items()}}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Inverse of :meth:`state`."""

@@ -30,13 +30,13 @@ from torch_geometric.data import Data
 from torch_geometric.utils import coalesce
 
 from fl_lightning.engine.client import Client, ClientHalf
+from fl_lightning.engine.diagnostics import Diagnostics
 from fl_lightning.engine.entries import check_layout, rows_by_learners
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.replies import Expected, fit_reply
 from fl_lightning.engine.seeds import derive
 from fl_lightning.strategies.base import Strategy
-from fl_lightning.strategies.diagnostics import Diagnostics
 from lit_models.functional_embedding import functional_embedding
 from lit_models.masks import PRIVATE_MASKS, mask_statistics, masked_weights, named_masks
 

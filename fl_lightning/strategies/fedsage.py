@@ -26,6 +26,7 @@ from torch_geometric.utils import degree
 from datamodules.impairing import ImpairedDataModule, impair
 from datamodules.mending import constant_features, cross_neighbours, mend
 from fl_lightning.engine.client import Client, ClientHalf, protocol_step
+from fl_lightning.engine.diagnostics import Diagnostics, Histogram
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Payload
@@ -33,7 +34,6 @@ from fl_lightning.engine.optimizer_state import flatten_optimizers, restore_opti
 from fl_lightning.engine.replies import Expected, figures_reply, positive_count
 from fl_lightning.engine.seeds import derive, stream
 from fl_lightning.strategies.base import Phase, PhaseCosts
-from fl_lightning.strategies.diagnostics import Diagnostics, Histogram
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fedsage_costs import phase_costs
 from lit_models.neighgen import LitNeighGen

@@ -29,7 +29,7 @@ class LocalOnly(Strategy):
         return _Alone(personal=True)
 
     def start(self, initial: dict[str, Tensor], private: Sequence[str]) -> None:
-        self.weights = {}
+        super().start({}, private)
 
     def download(self, client: int) -> Payload:
         return Payload()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from federations import CPU, Deep, Linear, Table, TrainOnly
 
-from fl_lightning.engine.client import Client, ClientHalf, LocalSettings, Worker, named_outputs
+from fl_lightning.engine.client import Client, ClientHalf, LocalSettings, Worker, named_outputs, protocol_step
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.store import ClientStore
 
@@ -104,6 +104,7 @@ def test_a_client_starts_from_the_initial_weights_and_what_it_has_received():
 class Showing(ClientHalf):
     """Its step ``show`` sends the live module as `load` has made it."""
 
+    @protocol_step
     def show(self, client, request):
         client.load(request.tensors)
         return Payload(client._worker.entries.get(client.shared_names))
@@ -140,6 +141,7 @@ def test_private_entries_are_refused_by_name():
 class Failing(ClientHalf):
     """Writes to its memory, and then goes wrong in one way or another."""
 
+    @protocol_step
     def fail(self, client, request):
         client.store.values["half"] = True
         client.store.put_section("half", {"x": torch.ones(1)})

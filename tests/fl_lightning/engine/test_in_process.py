@@ -5,7 +5,7 @@ import torch
 from federations import CPU, Linear, Table
 
 from fl_lightning.engine import InProcess
-from fl_lightning.engine.client import ClientHalf, LocalSettings
+from fl_lightning.engine.client import ClientHalf, LocalSettings, protocol_step
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.transport import ClientSpec, client_file
 
@@ -13,13 +13,16 @@ from fl_lightning.engine.transport import ClientSpec, client_file
 class Keeping(ClientHalf):
     """Steps that remember, tell and fail."""
 
+    @protocol_step
     def keep(self, client, request):
         client.store.values["n"] = request.values["n"]
         return Payload(dict(request.tensors), {"half": id(self), "module": id(client.module)})
 
+    @protocol_step
     def tell(self, client, request):
         return Payload(values=dict(client.store.values))
 
+    @protocol_step
     def fail(self, client, request):
         raise RuntimeError(f"client {client.id}")
 

@@ -390,7 +390,8 @@ def test_mixtures_too_are_made_in_the_order_of_the_clients():
         strategy.start({"w": torch.zeros(9)}, ())
         script = engine(lambda kind, client: Payload(sent[client], {"num_samples": 1, "metrics": {}}))
         strategy.round(Federation(script, "run", tuple(range(5))), 0, range(5))
-        matrices = {name: matrix.tolist() for name, matrix in strategy.diagnose().matrices.items()}
+        shown = strategy.diagnose()
+        matrices = {name: matrix.tolist() for name, matrix in shown.matrices.items()} | {"clients": list(shown.clients)}
         found.append((matrices, [strategy.download(client).tensors["w"] for client in range(5)]))
     assert found[0][0] == found[1][0] and found[0][0]["clients"] == [0, 1, 2, 3, 4]
     assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))

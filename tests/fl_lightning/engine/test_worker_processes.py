@@ -14,7 +14,7 @@ import torch
 from federations import CPU, Linear, Table
 
 from fl_lightning.engine import WorkerProcesses, worker_processes
-from fl_lightning.engine.client import ClientHalf, LocalSettings
+from fl_lightning.engine.client import ClientHalf, LocalSettings, protocol_step
 from fl_lightning.engine.messages import Message, NoReply, Payload
 from fl_lightning.engine.transport import ClientSpec, client_file
 from fl_lightning.engine.worker_processes import (
@@ -30,19 +30,24 @@ RELEASE = threading.Event()
 class Half(ClientHalf):
     """Steps that answer, remember, die or wait."""
 
+    @protocol_step
     def echo(self, client, request):
         return Payload({"x": request.tensors["x"] + client.id}, {"round": client.round, "kept": dict(client.store.values)})
 
+    @protocol_step
     def threads(self, client, request):
         return Payload(values={"threads": torch.get_num_threads()})
 
+    @protocol_step
     def keep(self, client, request):
         client.store.values["n"] = request.values["n"]
         return Payload()
 
+    @protocol_step
     def die(self, client, request):
         raise SystemExit  # not an Exception: it ends the worker
 
+    @protocol_step
     def wait(self, client, request):
         RELEASE.wait(30)
         return Payload()

@@ -4,8 +4,8 @@ import json
 
 import torch
 
+from fl_lightning.engine.diagnostics import Diagnostics, Histogram
 from fl_lightning.reporting.pictures import as_samples, draw, heat_map, show
-from fl_lightning.strategies.diagnostics import Diagnostics, Histogram
 
 
 class Logger(dict):

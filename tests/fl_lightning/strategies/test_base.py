@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fl_lightning import FedAvg
+from fl_lightning.engine.diagnostics import Diagnostics, Histogram
 from fl_lightning.engine.messages import Payload
 from fl_lightning.strategies.base import PhaseCosts, Strategy, summed_counts
-from fl_lightning.strategies.diagnostics import Diagnostics, Histogram
 
 
 def test_histograms_of_all_clients_by_hand():

@@ -24,7 +24,6 @@ from fl_lightning.strategies.fedpub import (
     EMBEDDING,
     FedPubClient,
     cosine_similarity,
-    heat_map,
     proxy_graph,
     similarity_weights,
 )
@@ -395,12 +394,6 @@ def test_tensorboard_has_heat_maps_masks_and_clients(tmp_path):
         for layer in ("encoder.convs.0.lin", "encoder.convs.1.lin", "encoder.head"):
             assert {f"clients/{client}/mask/{layer}/{what}" for what in ("sparsity", "mean")} <= set(scalars)
         assert {f"clients/{client}/{x}" for x in ("train/loss", "train/proximal", "val/accuracy")} <= set(scalars)
-
-
-def test_heat_map_by_hand():
-    picture = heat_map(torch.tensor([[1.0, 0.0], [0.5, 1.0]]), pixels=2)
-    assert picture.tolist() == [[1, 1, 0, 0]] * 2 + [[0.5, 0.5, 1, 1]] * 2
-    assert heat_map(torch.full((2, 2), 0.3), pixels=1).tolist() == [[1, 1], [1, 1]]
 
 
 # ---- a planted federation --------------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from datamodules.impairing import impair
 from datamodules.mending import mend
 from fl_lightning import FedSagePlus
 from fl_lightning.engine.client import Client, LocalSettings, Worker
+from fl_lightning.engine.diagnostics import Histogram
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.seeds import derive
 from fl_lightning.errors import FederationError
-from fl_lightning.strategies.diagnostics import Histogram
 from fl_lightning.strategies.fedsage import REPORT_EVERY, query_reply
 from lit_models import GraphSAGE, LitNodeClassifier
 from lit_models.neighgen import LitNeighGen
