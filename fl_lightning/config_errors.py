@@ -7,22 +7,27 @@ it came farthest, and so what the user meant.
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import difflib
 import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fl_lightning.config_files import SECTIONS, filled_in, load_yaml
+from fl_lightning.unknown_keys import nearest, no_such_key
 
 PLAIN = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "list": "a list",
          "dict": "`key: value` lines", "NoneType": "null"}  # fmt: skip
+
+CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
+"""What stands below a key whose value is a class."""
 
 
 def sentence(  # noqa: C901  one kind of message after the other
@@ -42,8 +47,7 @@ def sentence(  # noqa: C901  one kind of message after the other
     if match := re.match(r"the following arguments are required: (?:\w+\.)?(\w+)$", message):
         return f"`{match[1]}` is missing: give a config file that has it (`--config FILE`), or `--{match[1]} CLASS`."
     if match := re.match(r"Subcommand '\w+' does not accept option '([\w.]+)'", message):
-        names = {a.dest.partition(".")[0] for a in _actions(parser) if a.option_strings} - {"help", "config", "print_config"}
-        return _no_such_key(match[1], match[1], sorted(names))
+        return _unknown_in_file(match[1], [a.dest for a in _actions(parser) if a.option_strings])
     if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
         commands = [*re.findall(r"\w+", match[2]), *others]
         return f"there is no command `{match[1]}`.{nearest(match[1], commands)} There are: {', '.join(commands)}."
@@ -77,12 +81,6 @@ def config_files(arguments: Sequence[str]) -> list[Path]:
     """The files that a command line names with ``--config`` or ``-c``."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     return [Path(a.partition("=")[2] or after) for a, after in pairs if a.partition("=")[0] in ("--config", "-c")]
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """`` Did you mean `...`?``, or nothing if no name is near."""
-    close = difflib.get_close_matches(name, list(names), 1)
-    return f" Did you mean `{close[0]}`?" if close else ""
 
 
 @dataclass(frozen=True)
@@ -131,9 +129,10 @@ def _about(places: Sequence[_Place], said: Sequence[str], found: dict[str, str],
     text, value = said[0], found.get(key, "")
     class_path = places[-1].class_path
     if match := re.search(r"Option '([\w.]+)' is not accepted(?:.*class_path='([\w.]+)')?", text):
-        whole = match[2] or class_path
-        names = _parameters(whole)
-        return _no_such_key(f"{key}{'' if _plain(whole) else '.init_args'}.{match[1]}", match[1], names)
+        return _not_accepted(key, match[1], match[2] or class_path, value)
+    if text.startswith("Not a valid subclass of"):
+        named = "must name a class: `class_path`, and below `init_args` its arguments"
+        return _no_class_key(key, value) or filled_in(value, key) or f"`{key}` is `{value}`, but {named}."
     if match := re.match(r"module '([\w.]+)' has no attribute '(\w+)'", text):
         return f"`{key}`: `{match[1]}` has no class `{match[2]}`.{nearest(match[2], _public(match[1]))}"
     if match := re.match(r"No module named '([\w.]+)'", text):
@@ -150,6 +149,24 @@ def _about(places: Sequence[_Place], said: Sequence[str], found: dict[str, str],
     kinds = list(dict.fromkeys(kind for match in wanted for kind in _kinds(match[1])))
     allowed = " or ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
     return filled_in(value, key) or f"`{key}` is `{value}`, but must be {allowed}."
+
+
+def _not_accepted(key: str, option: str, class_path: str, value: str) -> str:
+    """The sentence about an argument that a class does not take."""
+    if _plain(class_path):
+        return no_such_key(f"{key}.{option}", option, _parameters(class_path))
+    return _no_class_key(key, value) or no_such_key(f"{key}.init_args.{option}", option, _parameters(class_path), class_path)
+
+
+def _no_class_key(key: str, value: str) -> str:
+    """The sentence about a key where a class should be named that is none of those that name it, or nothing."""
+    given = None
+    with suppress(ValueError, SyntaxError):
+        given = ast.literal_eval(value)
+    wrong = [name for name in given if name not in CLASS_KEYS] if isinstance(given, dict) else []
+    if not wrong:
+        return ""
+    return no_such_key(f"{key}.{wrong[0]}", wrong[0], CLASS_KEYS[:2]) + " Arguments of the class are below `init_args`."
 
 
 def _key(places: Sequence[_Place]) -> str:
@@ -170,6 +187,18 @@ def _kinds(text: str) -> list[str]:
     return [PLAIN.get(name, f"a `{name}`")]
 
 
+def _unknown_in_file(key: str, keys: Sequence[str]) -> str:
+    """The sentence about a key of a config file: the part that is wrong first, beside what may stand there."""
+    known = [k for k in keys if k not in ("help", "config", "print_config")]
+    above = ""
+    for part in key.split("."):
+        names = sorted({k.removeprefix(above).partition(".")[0] for k in known if k.startswith(above)})
+        if part not in names:
+            return no_such_key(above + part, part, names)
+        above += f"{part}."
+    return no_such_key(key, key, ())
+
+
 def _unknown_option(option: str, options: Sequence[str]) -> str:
     name = option.partition("=")[0]
     section, dot, rest = name.partition(".")
@@ -183,11 +212,6 @@ def _unknown_option(option: str, options: Sequence[str]) -> str:
     else:
         hint = nearest(name, options)
     return f"`{name}`: no such key.{hint} `--help` lists all."
-
-
-def _no_such_key(key: str, name: str, names: Sequence[str]) -> str:
-    there_are = f" There are: {', '.join(names)}." if names else ""
-    return f"`{key}`: no such key.{nearest(name, names)}{there_are}"
 
 
 def _loaded(class_path: str) -> Any:

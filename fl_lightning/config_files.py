@@ -37,13 +37,21 @@ def load_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"`{path}` cannot be read: {error.strerror}.") from error
     except yaml.MarkedYAMLError as error:
         at = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: " if error.problem_mark else ""
-        raise ValueError(f"`{path}` is not YAML: {at}{error.problem}.") from error
+        raise ValueError(f"`{path}` is not YAML: {at}{error.problem}.{_unquoted(path, error)}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"`{path}` is not YAML: {error}.") from error
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold `key: value` lines, but holds {type(content).__name__}.")
     check_plain(content, f"`{path}`: ")
     return content
+
+
+def _unquoted(path: Path, error: yaml.MarkedYAMLError) -> str:
+    """What to do about a ``${...}`` in the line of the mistake: between other braces it is the mistake."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if error.problem_mark is None or "${" not in "".join(lines[error.problem_mark.line : error.problem_mark.line + 1]):
+        return ""
+    return " `${...}` inside braces or brackets must be quoted, and it is not filled in here: write out what it stands for."
 
 
 def check_plain(value: Any, where: str = "", key: str = "") -> None:

@@ -13,6 +13,7 @@ from fl_lightning.engine.transport import Engine
 from fl_lightning.engine.upload_transforms import UploadTransform
 from fl_lightning.strategies.base import Strategy
 from fl_lightning.strategies.fedavg import FedAvg
+from fl_lightning.unknown_keys import first_unknown
 
 
 @dataclass
@@ -78,10 +79,25 @@ class FederationSettings:
     name: str | None = None
     force: bool = False
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> FederationSettings:
+        """Settings from keyword arguments of Python.
+
+        Raises:
+            TypeError: If one is no setting, with the nearest that is.
+        """
+        unknown = first_unknown("federation", given, [f.name for f in fields(cls)])
+        if unknown:
+            raise TypeError(unknown)
+        return cls(**given)
+
     def __post_init__(self) -> None:
         self.strategy = FedAvg() if self.strategy is None else self.strategy
         self.engine = InProcess() if self.engine is None else self.engine
         if isinstance(self.early_stopping, Mapping):  # from Python
+            unknown = first_unknown("federation.early_stopping", self.early_stopping, [f.name for f in fields(EarlyStopping)])
+            if unknown:
+                raise ValueError(unknown)
             self.early_stopping = EarlyStopping(**self.early_stopping)
         self._check()
         if self.carry_optimizer_state is None:

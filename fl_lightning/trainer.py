@@ -64,7 +64,7 @@ class FederatedTrainer:
         run_config: Mapping[str, Any] | None = None,
         **federation: Any,
     ) -> None:
-        self.settings = FederationSettings(**federation)
+        self.settings = FederationSettings.of(federation)
         trainer_args = dict(trainer or {})
         check_trainer_args(trainer_args, self.settings.local_clock)
         self.logger = trainer_args.pop("logger", None)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.comparison.changes import leaves, nested
-from fl_lightning.config_errors import nearest
 from fl_lightning.config_files import SECTIONS
+from fl_lightning.unknown_keys import nearest
 
 MAPPINGS = {  # keys whose value maps labels or config keys to something, with an example
     "methods": "{FedAvg: {}, FedAvg with momentum: {model.init_args.optimizer.init_args.momentum: 0.9}}",

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fl_lightning.engine.clock import Clock, Position, Validation
 from fl_lightning.engine.entries import Entries
+from fl_lightning.engine.faults import fault
 from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Message, Payload, check_payload, non_finite
 from fl_lightning.engine.seeds import stream
@@ -331,7 +332,7 @@ class Worker:
                     return replace(reply, error=f"non-finite values in `{bad}` of its {part}")
         except Exception as error:  # noqa: BLE001  whatever it is, it is this client's fault alone
             self.last_exception = error
-            return replace(reply, error=f"{type(error).__name__}: {error}")
+            return replace(reply, error=fault(error))
         if not store.same_as(self.stores[request.client]):  # else its file of the last checkpoint still holds
             self.stores[request.client] = store
         return replace(reply, payload=payload)

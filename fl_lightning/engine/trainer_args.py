@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import lightning as L
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
+
+from fl_lightning.unknown_keys import first_unknown
 
 OTHER = "pytorch_lightning"
 """The same classes under another name: Lightning asks for its own by ``isinstance``. Never imported here: it may be absent."""
@@ -41,6 +45,9 @@ def check_trainer_args(args: Mapping[str, Any], local_clock: str = "run") -> Non
     Raises:
         ValueError: In the YAML's names.
     """
+    unknown = first_unknown("trainer", args, list(inspect.signature(L.Trainer).parameters))
+    if unknown:
+        raise ValueError(unknown)
     for name, value in args.items():
         for thing in _flat(value):
             if not _is_checkpoint(thing):

@@ -68,6 +68,31 @@ def written(tmp_path):
             {"federation.strategy.init_args": {"tau": 3}},
             "`federation.strategy.init_args.tau`: no such key. There are: weighting.",
         ),
+        (
+            {"trainer.max_epoch": 3},
+            "`trainer.max_epoch`: no such key. Did you mean `max_epochs`? There are: max_epochs, min_epochs, ",
+        ),
+        (
+            {"model": {"class_path": "lit_models.LitNodeClassifier", "init_arg": {"encoder": {"class_path": "x"}}}},
+            "`model.init_arg`: no such key. Did you mean `init_args`? There are: init_args, class_path. Arguments of the class",
+        ),
+        (
+            {"model": {"class_path": "lit_models.LitNodeClassifier", "init_arg": {"encoder": {}}}},
+            "`model.init_arg`: no such key. Did you mean `init_args`? There are: init_args, class_path. Arguments of the class",
+        ),
+        (
+            {"federation.strategy": {"clas_path": "FedPub"}},
+            "`federation.strategy.clas_path`: no such key. Did you mean `class_path`? There are: class_path, init_args.",
+        ),
+        (
+            {"model": {"class_path": "lit_models.LitNodeClassifier", "weight": 3}},
+            "`model.weight`: no such key. There are: class_path, init_args. Arguments of the class are below `init_args`.",
+        ),
+        (
+            {"trainer.callbacks": [{"class_path": "lightning.pytorch.callbacks.Callback", "init_args": {"tau": 3}}]},
+            "`trainer.callbacks.init_args.tau`: no such key. `lightning.pytorch.callbacks.Callback` takes no arguments.",
+        ),
+        ({"model": 3}, "`model` is `3`, but must name a class: `class_path`, and below `init_args` its arguments."),
         ({"federation.rounds": 4}, "`federation.rounds`: no such key. Did you mean `num_rounds`? There are: num_rounds, "),
         (
             {"model.init_args.optimizer": {"class_path": "torch.optim.SGD", "init_args": {"learning_rate": 1}}},
@@ -124,6 +149,12 @@ def test_mistakes_on_the_command_line(written, capsys, arguments, reason):
     [
         ("modle: 3\n", "`modle`: no such key. Did you mean `model`? There are: "),
         ("a: [1\nb: {", "c.yaml` is not YAML: line 2, column 2: "),
+        ("dat:\n  class_path: x\n  init_args: {n: 3}\n", "`dat`: no such key. Did you mean `data`? There are: data, "),
+        (
+            "data:\n  init_args: {root: x,\n    n: ${N}}\n",
+            "c.yaml` is not YAML: line 3, column 9: expected ',' or '}', but got '{'. `${...}` inside braces or brackets must",
+        ),
+        ("a: ${N}\nb: {c: d: e}", "c.yaml` is not YAML: line 2, column 9: expected ',' or '}', but got ':'."),
         ("- 1\n", "c.yaml` must hold `key: value` lines, but holds list."),
         ("federation: {}\n", "`model` is missing: give a config file that has it"),
     ],

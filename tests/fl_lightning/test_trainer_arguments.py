@@ -48,8 +48,16 @@ def test_wrong_federation_arguments(tmp_path, arguments, text):
 
 
 def test_an_unknown_federation_argument_is_an_error():
-    with pytest.raises(TypeError, match="num_round"):
+    with pytest.raises(TypeError, match="`federation.num_round`: no such key. Did you mean `num_rounds`. There are: num_"):
         FederatedTrainer(num_round=3)
+    with pytest.raises(ValueError, match="`federation.early_stopping.patienc`: no such key. Did you mean `patience`"):
+        FederatedTrainer(early_stopping={"patienc": 3})
+
+
+def test_an_unknown_argument_of_the_trainer_is_told_with_the_nearest():
+    text = "^`trainer.max_epoch`: no such key. Did you mean `max_epochs`. There are: max_epochs, min_epochs, .*accelerator"
+    with pytest.raises(ValueError, match=text):
+        FederatedTrainer(trainer={"max_epoch": 1})
 
 
 class NoStep(L.LightningModule):
