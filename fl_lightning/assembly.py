@@ -71,6 +71,12 @@ class Assembly:
         return {client: data for client, data in enumerate(self.datamodules) if not isinstance(data, SiteData)}
 
     @property
+    def known_data(self) -> list[L.LightningDataModule]:
+        """The server's data module, if any, and all clients'; none if some are at sites elsewhere."""
+        server = [] if self.server_data is None else [self.server_data]
+        return [*server, *self.datamodules] if len(self.here) == len(self.datamodules) else []
+
+    @property
     def data(self) -> Data:
         """The server's data module, or a list of the clients'."""
         return self.datamodules if self.server_data is None else self.server_data

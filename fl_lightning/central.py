@@ -13,10 +13,13 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
 
 from fl_lightning.assembly import build_layers, check_module
+from fl_lightning.engine.client import named_outputs
 from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.names import without_stage
+from fl_lightning.engine.predict_methods import check_predicts, explain_forward
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import missing_metric_in_words
@@ -186,3 +189,17 @@ def fit_centrally(
     folder.close()
     left_out.warn()
     return results, None if scratch else folder.path
+
+
+def predict_centrally(
+    trainer: L.Trainer, module: L.LightningModule, datamodule: L.LightningDataModule, ckpt_path: Path
+) -> list[dict[str, Tensor]]:
+    """Predictions of a Lightning checkpoint, as batches of named tensors.
+
+    Raises:
+        ValueError: If the module or the data lack the method that predicting needs.
+    """
+    check_predicts(module, [datamodule])
+    with quiet(), explain_forward(module):
+        batches: Any = trainer.predict(module, datamodule=datamodule, ckpt_path=str(ckpt_path))
+    return [named_outputs(batch) for batch in batches or ()]  # `None` of a loader without a batch

@@ -19,7 +19,7 @@ import yaml
 from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from fl_lightning.central import fit_centrally
+from fl_lightning.central import fit_centrally, predict_centrally
 from fl_lightning.command_names import AT_SITES, COMPARING
 from fl_lightning.config_errors import sentence
 from fl_lightning.config_files import check_plain, load_yaml
@@ -191,8 +191,7 @@ class FederatedCLI(LightningCLI):
         if federated:
             found = self.trainer.predict(self.model, self.datamodule, str(source))
         else:
-            with quiet():
-                found = {None: self.trainer.predict(self.model, datamodule=self.datamodule, ckpt_path=str(source))}
+            found = {None: predict_centrally(self.trainer, self.model, self.datamodule, source)}
 
         def write(target: Path) -> Path:
             return write_predictions(target, found, self.datamodule)

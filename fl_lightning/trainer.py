@@ -19,6 +19,7 @@ from fl_lightning.engine import checkpoint
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.lightning_fast.versions import tell_if_unproven
 from fl_lightning.engine.local import LocalTrainer, quiet
+from fl_lightning.engine.predict_methods import check_predicts
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.sampling import number_of_participants, participants
 from fl_lightning.engine.trainer_args import check_trainer_args
@@ -127,8 +128,13 @@ class FederatedTrainer:
         self, module: L.LightningModule, datamodule: Data, ckpt_path: str = "best"
     ) -> dict[int | None, list[dict[str, Tensor]]]:
         """Predictions of a checkpoint, as batches of named tensors: under ``None`` those of the global model on the server's
-        data if it has both, else under each client's id those of its model on its own data."""
+        data if it has both, else under each client's id those of its model on its own data.
+
+        Raises:
+            ValueError: If the module or all data lack the method that predicting needs.
+        """
         with self._session(module, datamodule, ckpt_path, write=False) as run:
+            check_predicts(run.all.module, run.all.known_data)
             return run.evaluation.predictions(run.state.round)
 
     def _score(self, module: L.LightningModule, datamodule: Data, ckpt_path: str, stage: str) -> dict[str, Any]:

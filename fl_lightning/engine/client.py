@@ -21,6 +21,7 @@ from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.faults import fault
 from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Message, Payload, check_payload, non_finite
+from fl_lightning.engine.predict_methods import LOADER
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.store import ClientStore
 from fl_lightning.engine.upload_transforms import Upload, UploadTransform, transformed
@@ -276,11 +277,15 @@ class ClientHalf:
 
     @protocol_step
     def predict(self, client: Client, request: Payload) -> Payload:
-        """Predictions on the client's own data, batch by batch."""
+        """Predictions on the client's own data, batch by batch.
+
+        Raises:
+            ValueError: If the data do not say what is to be predicted.
+        """
         client.load(request.tensors)
         batches = client.predict()
         if batches is None:
-            return Payload()
+            raise ValueError(f"`data: {type(client.datamodule).__name__}` has no `predict_dataloader`. {LOADER}")
         return Payload(
             {f"{i}/{name}": tensor for i, batch in enumerate(batches) for name, tensor in named_outputs(batch).items()}
         )

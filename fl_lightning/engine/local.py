@@ -23,6 +23,7 @@ from fl_lightning.engine.clock import Clock, Position
 from fl_lightning.engine.lightning_fast import trainers
 from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.optimizer_state import OptimizerState, flatten_optimizers
+from fl_lightning.engine.predict_methods import explain_forward, has_loader
 from fl_lightning.engine.samples import samples_of
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import callbacks_of
@@ -163,13 +164,13 @@ class LocalTrainer:
 
     def predict(self, datamodule: L.LightningDataModule) -> list[Any] | None:
         """What ``predict_step`` returned for every batch; ``None`` if there are no data to predict on."""
-        if not is_overridden("predict_dataloader", datamodule):
+        if not has_loader(datamodule):
             return None
-        with quiet():
+        with quiet(), explain_forward(self.module):
             self.clock.begin(None, id(datamodule))
             trainer = self._trainers.take(training=False)
             outputs: list[Any] | None = self._guarded(trainer.predict, self.module, datamodule=self._reused(datamodule))
-        return outputs
+        return outputs or []  # Lightning gives `None` for a loader without a batch
 
     @contextmanager
     def _short_logging(self, trainer: L.Trainer) -> Iterator[dict[str, Tensor]]:

@@ -31,6 +31,9 @@ def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[st
         found: Batches of named tensors by client; ``None`` is the server's data, where a sample's client is looked up.
         datamodule: The data module, for names of ids, clients, classes and tasks, and for rows that were left out; if it has
             ``predicted_rows``, for rows that are not its own.
+
+    Raises:
+        ValueError: If there is no row at all.
     """
     record = datamodule.partition_record() if hasattr(datamodule, "partition_record") else {}
     clients = record.get("client_names") or []
@@ -62,6 +65,8 @@ def write_predictions(path: Path, found: Mapping[int | None, Sequence[Mapping[st
                 rows.append((sample, -1 if client is None else client, row))
     header = list(dict.fromkeys(name for *_, row in rows for name in row)) or ["id", "client", "model"]
     rows += _without(dropped, {sample for sample, *_ in rows}, originals, owners)
+    if not rows:
+        raise ValueError("Nothing was predicted: the loaders of `predict_dataloader` have no batch. No file is written.")
     rows.sort(key=lambda entry: entry[:2])
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [*header, "reason"], restval="")

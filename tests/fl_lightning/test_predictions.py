@@ -162,6 +162,46 @@ def test_nodes_of_another_graph(run, tmp_path, strategy):
     assert all(r["prediction"] in ("a", "b") for r in rows if not r["reason"])
 
 
+OWN = """
+from federations import Central, Linear, clients
+
+class Own(Linear):
+    def predict_step(self, batch, batch_idx):
+        return self(batch[0])
+
+class Trained(Central):
+    def __init__(self):
+        super().__init__(*clients((6, 8)))
+
+class Asked(Trained):
+    predict_dataloader = Central.val_dataloader
+
+class Nothing(Trained):
+    def predict_dataloader(self):
+        return []
+"""
+
+
+@pytest.mark.parametrize("federation", [(), ("--federation", "null")])
+def test_nothing_to_predict_on_is_an_error_and_no_file(tmp_path, monkeypatch, capsys, federation):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"own_data_{len(federation)}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    data = "data: {class_path: NAME.Trained}\n".replace("NAME", name)
+    (tmp_path / "own.yaml").write_text("federation: {num_rounds: 1}\ntrainer: {accelerator: cpu, logger: false}\n"
+                                       f"model: {{class_path: {name}.Own}}\n{data}")  # fmt: skip
+    assert main(["fit", "--config", "own.yaml", *federation]) == 0
+    (folder,) = tmp_path.glob("runs/*/version_0")
+    for kind, said in (("Trained", " no `predict_dataloader`. Write `"), ("Nothing", "the loaders of `predict_data")):
+        capsys.readouterr()
+        more = ("--federation.force", "true") if not federation else federation
+        assert main(["predict", "--config", "own.yaml", "--data", f"{name}.{kind}", *more]) == 1
+        assert said in capsys.readouterr().err and not (folder / "predictions.csv").exists()
+    assert main(["predict", "--config", "own.yaml", "--data", f"{name}.Asked", *more]) == 0
+    assert len(rows_of(folder / "predictions.csv")) == 16
+
+
 def test_every_output_meets_its_id(tmp_path):
     lines = "".join(f"m{i},{'C' * (i + 1)},{i % 2},\n" for i in range(10))
     (tmp_path / "m.csv").write_text("name,smiles,toxic,mutagen\n" + lines)
