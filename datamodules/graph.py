@@ -143,10 +143,13 @@ class GraphDataModule(GraphLoaders):
         if self._clients is None:
             options = (self.schema, self.batch_size, self.num_neighbors, self.eval_batch_size)
             self._clients = [
-                ClientGraphDataModule(subgraph_of(self.data, ids), *options, self._links_elsewhere(ids))
+                ClientGraphDataModule(subgraph_of(self.data, ids), *options, self._links_elsewhere(ids), self._found_classes)
                 for ids in self._partitioned().clients
             ]
         return self._clients
+
+    _found_classes = False
+    """Whether the classes are those that were found in the data."""
 
     def _links_elsewhere(self, ids: Tensor) -> Tensor:
         """What a client that holds these positions knows from its own links: how many of each node's lead to nodes of others,

@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 from datamodules.sampling import ALL, NeighborSampler, check_num_neighbors
 from datamodules.sparse import stored_tensors
 from datamodules.split import STAGES
+from datamodules.tables.names import sort_names
 
 
 class GraphLoaders(LightningDataModule):
@@ -126,6 +127,7 @@ class ClientGraphDataModule(GraphLoaders):
         eval_batch_size: The same for evaluation; ``None`` for the full graph.
         links_elsewhere: How many links of each node lead to nodes that the client does not have, int64 ``(N,)``, if it
             knows.
+        found_classes: Whether ``schema["class_names"]`` are those that were found here: others may have more.
     """
 
     def __init__(
@@ -136,9 +138,24 @@ class ClientGraphDataModule(GraphLoaders):
         num_neighbors: Sequence[int] = (10, 10),
         eval_batch_size: int | None = None,
         links_elsewhere: Tensor | None = None,
+        found_classes: bool = False,
     ) -> None:
         super().__init__(batch_size, num_neighbors, eval_batch_size)
         self._graph, self.schema, self.links_elsewhere = data, dict(schema), links_elsewhere
+        self.found_classes = found_classes
+        self._own_classes = list(self.schema.get("class_names") or [])
+
+    def statistics(self) -> dict[str, Any]:
+        """The names of its classes, where they were found in tables and not given (``data.init_args.classes``)."""
+        return {"names": {"class_names": self._own_classes}} if self._own_classes and self.found_classes else {}
+
+    def use_statistics(self, agreed: Mapping[str, Any]) -> None:
+        """Number the classes by the names that all clients have together."""
+        own, names = self.schema.get("class_names"), sort_names(agreed["names"].get("class_names", ()))
+        if self.found_classes and own and names and list(own) != names:
+            self._graph = renumber_classes(self.data, own, names)
+            self.schema |= {"class_names": names, "num_classes": len(names)}
+            self._loaders = {}
 
     def with_data(self, data: Data) -> "ClientGraphDataModule":
         """The same loaders over another graph, for example a mended one."""
@@ -149,6 +166,17 @@ class ClientGraphDataModule(GraphLoaders):
     def fingerprint(self) -> str:
         """SHA-256 of everything that training on this client depends on."""
         return graph_sha256(self.data, () if self.links_elsewhere is None else (self.links_elsewhere,))
+
+
+def renumber_classes(graph: Data, own: Sequence[str], names: Sequence[str]) -> Data:
+    """The graph with ``y``, so far numbers in ``own``, as numbers in ``names``; -1 stays, and is what ``names`` lacks."""
+    places = {name: place for place, name in enumerate(names)}
+    number = torch.tensor([*(places.get(name, -1) for name in own), -1])
+    changed = copy.copy(graph)
+    changed.y = number[graph.y]  # -1 is the last
+    if "num_classes" in changed:
+        changed.num_classes = len(names)
+    return changed
 
 
 def graph_sha256(graph: Data, more: Sequence[Tensor] = ()) -> str:

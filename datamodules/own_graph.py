@@ -5,7 +5,7 @@ What is in the files is read by :func:`~datamodules.tables.graph_reader.read_gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 from datamodules.findings import with_remedies
 from datamodules.graph import GraphDataModule
 from datamodules.graph_cleaning import clean_graph, set_layout
+from datamodules.graph_loaders import renumber_classes
 from datamodules.partition import Partition
 from datamodules.predicted import PredictedRows
 from datamodules.sparse import normalize_rows
@@ -28,6 +29,7 @@ from datamodules.tables.graph_reader import read_graph
 from datamodules.tables.graph_spec import GraphSpec, TrainedFeatures
 from datamodules.tables.graph_tables import GraphTables
 from datamodules.tables.links import UNKNOWN
+from datamodules.tables.names import sort_names
 from datamodules.tables.nodes import NodeColumns
 from datamodules.tables.table import TableFormat
 
@@ -178,6 +180,17 @@ class GraphCSVDataModule(GraphDataModule):
         return graph
 
     # Clients
+
+    @property
+    def _found_classes(self) -> bool:  # type: ignore[override]  # read only here
+        return self.spec.classes is None
+
+    def use_statistics(self, agreed: Mapping[str, Any]) -> None:
+        """Number the classes by the names that all clients have together, some of whom may be elsewhere."""
+        names = sort_names(agreed["names"].get("class_names", ()))
+        if self._found_classes and names and names != self.class_names:
+            self._graph = renumber_classes(self.data, self.class_names, names)
+            self.class_names, self._num_classes, self._loaders = names, len(names), {}
 
     def share_out(self, graph: Data) -> Partition:
         tables = self._tables

@@ -14,11 +14,14 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fl_lightning.engine.client import LocalSettings
 from fl_lightning.engine.entries import Entries
+from fl_lightning.engine.ledger import Ledger
 from fl_lightning.engine.local import set_up
+from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.remote import AtSites, SiteData
 from fl_lightning.engine.samples import count_samples
 from fl_lightning.engine.sampling import number_of_participants
 from fl_lightning.engine.seeds import stream
+from fl_lightning.engine.statistics import Exchange, exchange, use
 from fl_lightning.engine.trainer_args import check_package
 from fl_lightning.reporting.left_out import LeftOut
 from fl_lightning.schema import agreed_schema
@@ -42,6 +45,7 @@ class Assembly:
         shared: What a client elsewhere must have the same.
         left_out: The rows of the data that cannot be used.
         schema: What the module's layers were made for, if the data say it.
+        statistics: What the clients told and share.
     """
 
     module: L.LightningModule
@@ -54,6 +58,7 @@ class Assembly:
     shared: Mapping[str, Any]
     left_out: LeftOut
     schema: Mapping[str, Any] | None
+    statistics: Exchange
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -92,6 +97,13 @@ class Assembly:
         }
         return json.loads(json.dumps(identity, default=str))
 
+    def list_statistics(self, ledger: Ledger, run: str) -> None:
+        """Write the exchange of statistics into the ledger: what each client told, and what all were told."""
+        for kind, values in (("up", self.statistics.told), ("down", dict.fromkeys(self.clients, self.statistics.agreed))):
+            for client, content in values.items():
+                if content:
+                    ledger.record(kind, Message("statistics", run, 0, client, Payload(values=content)))
+
     def local_settings(
         self, settings: FederationSettings, seed: int, identity: Mapping[str, Any], trainer_args: Mapping[str, Any]
     ) -> LocalSettings:
@@ -107,6 +119,7 @@ class Assembly:
             fast_loops=settings.fast_loops,
             local_clock=settings.local_clock,
             upload_transforms=tuple(settings.upload_transforms),
+            statistics=self.statistics.agreed,
         )
 
 
@@ -122,13 +135,19 @@ def assemble(
     shared = {"config": config, "federation": settings.describe()}
     if isinstance(datamodule, AtSites):
         server_data, datamodules = None, settings.engine.remote_clients(shared)
+        statistics = exchange(datamodules)
+        if statistics.agreed:
+            datamodules = settings.engine.remote_clients(shared, statistics.agreed)
     else:
         server_data, datamodules = client_data(datamodule, seed)
+        statistics = exchange(datamodules)
+        use(statistics.agreed, *([] if server_data is None else [server_data]), *datamodules)
     left_out = LeftOut.of(datamodules if server_data is None else server_data)
     if trains:
         left_out.check(settings.max_dropped_share)
     schema = agreed_schema(server_data, datamodules)
     build_layers(module, schema, seed)
+    use(statistics.agreed, module)
     private = private_patterns(module, settings)
     entries = Entries(module, private)
     if not entries.shared and not entries.private:
@@ -151,7 +170,7 @@ def assemble(
     sizes = sizes_of(datamodules)
     if not any(sizes):
         raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
-    return Assembly(module, datamodule, server_data, datamodules, sizes, entries, private, shared, left_out, schema)
+    return Assembly(module, datamodule, server_data, datamodules, sizes, entries, private, shared, left_out, schema, statistics)
 
 
 def build_layers(module: L.LightningModule, schema: Mapping[str, Any] | None, seed: int) -> None:

@@ -214,6 +214,8 @@ class _Run:
         files.open(trainer, self.all, writes=write)
         self.folder, self.checkpoints = files.folder, files.checkpoints
         self.state = files.go_on(strategy, self.engine, self.federation)
+        if self.state.is_new:
+            self.all.list_statistics(self.federation.ledger, told.run)
         self.watching = Watching(module, settings.early_stopping, self.monitor, self.state)
         self.before = self.state.total_seconds
         self.progress = Progress(trainer.progress)

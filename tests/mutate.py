@@ -37,6 +37,10 @@ LIBRARIES = (
 # Sources whose tests have another name than ``test_<source>*.py`` beside them.
 ELSEWHERE = {
     "fl_lightning/engine/client.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
+    "fl_lightning/engine/clock.py": ["tests/fl_lightning/test_one_clock.py"],
+    "fl_lightning/engine/run_loops.py": ["tests/fl_lightning/test_one_clock.py"],
+    "fl_lightning/engine/scheduler_state.py": ["tests/fl_lightning/test_one_clock.py"],
+    "fl_lightning/engine/diagnostics.py": ["tests/fl_lightning/reporting/test_pictures.py"],
     "fl_lightning/engine/checkpoint.py": ["tests/fl_lightning/test_resume.py"],
     "fl_lightning/engine/local.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/lightning_fast/reused_trainer.py": [

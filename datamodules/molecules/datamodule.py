@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from datamodules.molecules.cache import default_cache_dir
 from datamodules.molecules.division import Division, DivisionSpec, divide, list_members
 from datamodules.molecules.encode import FRAGMENTS
 from datamodules.molecules.label_checks import check_labels
-from datamodules.molecules.loaders import ClientMoleculeDataModule, MoleculeLoaders, content_sha256, label_statistics
+from datamodules.molecules.loaders import ClientMoleculeDataModule, MoleculeLoaders, content_sha256, label_scale, sum_labels
 from datamodules.molecules.report import record_division, report_molecules
 from datamodules.molecules.scaffold import scaffold_labels
 from datamodules.molecules.schema import molecule_schema
@@ -115,6 +116,7 @@ class MoleculeDataModule(MoleculeLoaders):
         self._molecules: MoleculeSet | None = None
         self._division: Division | None = None
         self._clients: list[ClientMoleculeDataModule] | None = None
+        self._label_scale: tuple[list[float], list[float]] | None = None
 
     # What a data set implements
 
@@ -195,8 +197,19 @@ class MoleculeDataModule(MoleculeLoaders):
         ``auroc``); with ``normalize_labels`` also ``label_mean`` and ``label_std``, lists of ``num_tasks`` numbers."""
         schema = molecule_schema(self.molecules, self.task, self.metric)
         if self.normalize_labels:
-            schema["label_mean"], schema["label_std"] = label_statistics(self.molecules.packed.y[self.division.trained])
+            schema["label_mean"], schema["label_std"] = self._label_scale or self._scale_here()
         return schema
+
+    def _scale_here(self) -> tuple[list[float], list[float]]:
+        """That of the clients here; the sums are added in their order, as a server adds them."""
+        labels = [sum_labels(self.molecules.packed.y[parts["train"]]) for parts in self.division.clients]
+        return label_scale({part: [sum(each) for each in zip(*(own[part] for own in labels), strict=True)]
+                            for part in ("count", "sum", "square")})  # fmt: skip
+
+    def use_statistics(self, agreed: Mapping[str, Any]) -> None:
+        """Take the scale of all clients' labels, some of whom may be elsewhere."""
+        if self.normalize_labels and "labels" in agreed["sums"]:
+            self._label_scale = label_scale(agreed["sums"]["labels"])
 
     def client_datamodules(self) -> list[ClientMoleculeDataModule]:
         """One data module per client, client id = position; the same objects at each call."""

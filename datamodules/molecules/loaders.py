@@ -103,6 +103,17 @@ class ClientMoleculeDataModule(MoleculeLoaders):
         none = np.zeros(0, dtype=np.int64)
         self._set_parts(packed, {name: parts.get(name, none) for name in PARTS})
 
+    def statistics(self) -> dict[str, Any]:
+        """With ``normalize_labels``, the sums of the training labels: all clients share one scale."""
+        if "label_mean" not in self.schema:
+            return {}
+        return {"sums": {"labels": sum_labels(self.packed.y[self.part("train").positions])}}
+
+    def use_statistics(self, agreed: Mapping[str, Any]) -> None:
+        """Take the scale of all clients' labels."""
+        if "label_mean" in self.schema and "labels" in agreed["sums"]:
+            self.schema["label_mean"], self.schema["label_std"] = label_scale(agreed["sums"]["labels"])
+
     def fingerprint(self) -> str:
         """SHA-256 of everything that training on this client depends on."""
         return content_sha256(self.packed, {name: self.part(name).positions.numpy() for name in PARTS})
@@ -121,14 +132,21 @@ def content_sha256(packed: PackedMolecules, parts: Mapping[str, np.ndarray]) -> 
     return sha.hexdigest()
 
 
-def label_statistics(y: torch.Tensor) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each task over its known labels, float ``(M, T)`` -> two lists of T.
+def sum_labels(y: torch.Tensor) -> dict[str, list[float]]:
+    """Number, sum and sum of squares of each task's known labels, float ``(M, T)`` -> three lists of T, in float64."""
+    known = torch.isfinite(y)
+    values = torch.where(known, y, 0).double()
+    return {"count": known.sum(0).double().tolist(), "sum": values.sum(0).tolist(), "square": values.square().sum(0).tolist()}
+
+
+def label_scale(sums: Mapping[str, list[float]]) -> tuple[list[float], list[float]]:
+    r"""Mean :math:`S / n` and standard deviation :math:`\sqrt{Q / n - (S / n)^2}` of each task, from :func:`sum_labels`.
 
     A task without labels has mean 0; one without spread has deviation 1.
     """
-    known = torch.isfinite(y)
-    values = torch.where(known, y, 0).double()
-    count = known.sum(0).clamp_min(1)
-    mean = values.sum(0) / count
-    deviation = (torch.where(known, values - mean, 0).square().sum(0) / count).sqrt()
-    return mean.tolist(), torch.where(deviation > 1e-12, deviation, 1.0).tolist()
+    count, total, square = (torch.tensor(sums[part], dtype=torch.float64) for part in ("count", "sum", "square"))
+    mean = total / count.clamp_min(1)
+    second = square / count.clamp_min(1)
+    variance = second - mean.square()
+    spread = variance > 1e-12 * second.clamp_min(1e-12)  # what is less is rounding
+    return mean.tolist(), torch.where(spread, variance.clamp_min(0).sqrt(), 1.0).tolist()

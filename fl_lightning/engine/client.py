@@ -42,6 +42,7 @@ class LocalSettings:
             the same.
         fast_loops: Whether clients may go through Lightning's loops in a short way (``federation.fast_loops``).
         upload_transforms: What happens to a client's update before it leaves (``federation.upload_transforms``).
+        statistics: What the clients' data modules have agreed on before round 1 (`engine/statistics.py`).
         local_clock: ``"run"``: a client's fit is a part of one training over all rounds; ``"round"``: one of its own.
     """
 
@@ -55,6 +56,7 @@ class LocalSettings:
     fast_loops: bool = True
     local_clock: str = "run"
     upload_transforms: tuple[UploadTransform, ...] = ()
+    statistics: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Client:

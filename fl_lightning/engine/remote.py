@@ -8,6 +8,7 @@ from typing import Any
 import lightning as L
 
 from fl_lightning.engine.replies import Expected, sample_count
+from fl_lightning.engine.statistics import fault
 
 CONTACT = Expected(
     {
@@ -15,6 +16,7 @@ CONTACT = Expected(
         "schema": lambda value: None if value is None or isinstance(value, Mapping) else "a mapping or null",
         "fingerprint": lambda value: None,
         "initial": lambda value: None if isinstance(value, str) else "a SHA-256 as text",
+        "statistics": fault,
     }
 )
 """What a client elsewhere tells at the first contact."""
@@ -39,7 +41,12 @@ class SiteData(L.LightningDataModule):
         super().__init__()
         self.num_train_samples = int(told["num_train_samples"])
         self.schema, self.site = told["schema"], site
-        self._fingerprint = told["fingerprint"]
+        self._fingerprint, self._statistics = told["fingerprint"], told.get("statistics", {})
+
+    def statistics(self) -> Mapping[str, Any]:
+        """What the client tells of its data before they use what is agreed."""
+        told: Mapping[str, Any] = self._statistics
+        return told
 
     def fingerprint(self) -> Any:
         """That of the client's data, as the client computed it."""

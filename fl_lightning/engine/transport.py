@@ -37,11 +37,14 @@ class Engine(ABC):
     threads: int = 1
     """Threads of a client on the CPU, and of the server during a run. Part of the configuration: they change float sums."""
 
-    def remote_clients(self, shared: Mapping[str, Any]) -> list[L.LightningDataModule]:
+    def remote_clients(
+        self, shared: Mapping[str, Any], statistics: Mapping[str, Any] | None = None
+    ) -> list[L.LightningDataModule]:
         """Stand-ins for data that the server does not have (``data: AtSites``), one per client.
 
         Args:
             shared: As :attr:`LocalSettings.shared`; called before :meth:`start`.
+            statistics: What comes of the clients' statistics: they are contacted once more, to use it.
         """
         raise ValueError(
             f"`data: AtSites` means that the data are at the sites, but `federation.engine: {type(self).__name__}` runs "

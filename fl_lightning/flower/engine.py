@@ -82,16 +82,19 @@ class Flower(Engine):
         self.wait_for_sites, self.contact_timeout = wait_for_sites, contact_timeout
         self._relay: _Relay | None = None
         self._told: list[dict[str, Any]] | None = None
+        self._statistics: dict[str, Any] = {}
 
     # ---- first contact --------------------------------------------------------------------------------------------
 
-    def remote_clients(self, shared: Mapping[str, Any]) -> list[L.LightningDataModule]:
-        told = self._contact(shared, with_data=False)
+    def remote_clients(
+        self, shared: Mapping[str, Any], statistics: Mapping[str, Any] | None = None
+    ) -> list[L.LightningDataModule]:
+        told = self._contact(shared, False, statistics)
         return [SiteData(each, name) for each, name in zip(told, self._sites, strict=True)]
 
     def start(self, spec: ClientSpec) -> None:
         remote = all(isinstance(d, SiteData) for d in spec.datamodules)
-        told = self._contact(spec.settings.shared, with_data=not remote)
+        told = self._contact(spec.settings.shared, not remote, spec.settings.statistics)
         if len(told) != len(spec.datamodules):
             raise ValueError(
                 f"`data` makes {len(spec.datamodules)} clients, but `sites` of `{self.server}` names {len(told)}: "
@@ -104,10 +107,20 @@ class Flower(Engine):
         self._after: dict[int, int | None] = dict.fromkeys(range(len(told)))
         self._keep: dict[int, list[int]] = {client: [] for client in self._after}
 
-    def _contact(self, shared: Mapping[str, Any], with_data: bool) -> list[dict[str, Any]]:
-        """What each site tells; asks once."""
-        if self._told is not None:
+    def _contact(
+        self, shared: Mapping[str, Any], with_data: bool, statistics: Mapping[str, Any] | None
+    ) -> list[dict[str, Any]]:
+        """What each site tells; asks once, and once more where there are statistics to use."""
+        statistics = dict(statistics or {})
+        if self._told is not None and self._statistics == statistics:
             return self._told
+        if self._told is None:
+            self._connect(shared, with_data)
+        self._statistics = statistics
+        self._told = self._ask_all("first contact")
+        return self._told
+
+    def _connect(self, shared: Mapping[str, Any], with_data: bool) -> None:
         require_flower()
         if shared.get("config") is None:
             raise ValueError(
@@ -119,10 +132,14 @@ class Flower(Engine):
         self._with_data, self._config = with_data, agreed(shared, with_data)
         self._relay = _Relay(server)
         self._wait_for_sites(self._relay)
+
+    def _ask_all(self, group: str) -> list[dict[str, Any]]:
         asked = {c: (self._header(c), b"") for c in range(len(self._sites))}
+        if self._relay is None:
+            raise OSError("`federation.engine: Flower` is closed: its ServerApp has ended. Start the run anew.")
         told: dict[int, dict[str, Any]] = {}
         problems = []
-        for client, error, frame in self._relay.ask("hello", asked, self.contact_timeout, "first contact"):
+        for client, error, frame in self._relay.ask("hello", asked, self.contact_timeout, group):
             header = {}
             try:
                 header = {} if frame is None else frames.unpack(frame)[0]
@@ -136,14 +153,13 @@ class Flower(Engine):
         if problems:
             lines = "\n".join(f"  {self._sites[client]}: {error}" for client, error in sorted(problems))
             raise ValueError(f"{len(problems)} of {len(self._sites)} sites cannot take part:\n{lines}")
-        self._told = [told[client] for client in sorted(told)]
-        return self._told
+        return [told[client] for client in sorted(told)]
 
     def _header(self, client: int) -> dict[str, Any]:
         """Sent with every request: with it, a worker that was just started can set itself up."""
         return {
             "versions": versions(), "config": self._config, "with_data": self._with_data, "client": client,
-            "clients": len(self._sites), "threads": self.threads,
+            "clients": len(self._sites), "threads": self.threads, "statistics": self._statistics,
         }  # fmt: skip
 
     def _wait_for_sites(self, relay: _Relay) -> None:

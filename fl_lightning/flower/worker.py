@@ -27,6 +27,7 @@ from fl_lightning.engine.local import quiet, set_up
 from fl_lightning.engine.messages import Message, NoReply, Payload
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.samples import count_samples
+from fl_lightning.engine.statistics import exchange, use
 from fl_lightning.flower.contact import agreed, closest, tensors_sha256, version_error
 from fl_lightning.flower.processes import frames
 from fl_lightning.flower.site_config import SiteConfig
@@ -87,7 +88,7 @@ class SiteWorker:
 
     def _get_ready(self, header: Mapping[str, Any]) -> Worker:
         """The worker for this contact, built unless it is there."""
-        contact = {key: header[key] for key in ("versions", "config", "with_data", "client", "clients")}
+        contact = {key: header[key] for key in ("versions", "config", "with_data", "client", "clients", "statistics")}
         text = json.dumps(contact, sort_keys=True)
         if text == self._contact and self._worker is not None:
             return self._worker
@@ -111,11 +112,12 @@ class SiteWorker:
                 "no experiment that is approved here (`experiments` in site.yaml) equals the server's; here -> server:\n    "
                 + "\n    ".join(lines[:10])
             )
-        self._worker = self._build(self.experiments[equal], int(contact["client"]), int(contact["clients"]))
+        numbers = int(contact["client"]), int(contact["clients"])
+        self._worker = self._build(self.experiments[equal], *numbers, contact["statistics"])
         self._contact = text
         return self._worker
 
-    def _build(self, cli: Experiment, client: int, clients: int) -> Worker:
+    def _build(self, cli: Experiment, client: int, clients: int, agreed: Mapping[str, Any]) -> Worker:
         trainer, whole = cli.trainer, cli.datamodule
         whole.prepare_data()
         set_up(whole, "fit", trainer.seed)
@@ -130,9 +132,12 @@ class SiteWorker:
         own = parts[client if self.config.whole_data else 0]
         own.prepare_data()
         set_up(own, "fit", trainer.seed, client)
+        self._told_statistics = exchange([own]).told.get(0, {})
+        use(agreed, whole, own)
         schema = whole.schema if self.config.whole_data else getattr(own, "schema", None)
         module, strategy = copy.deepcopy(cli.model), trainer.settings.strategy
         build_layers(module, schema, trainer.seed)
+        use(agreed, module)
         strategy.check(module, [own], whole if self.config.whole_data else None)
         self._schema, self._initial = schema, tensors_sha256(module.state_dict())
         fast_loops = trainer.settings.fast_loops
@@ -162,7 +167,10 @@ class SiteWorker:
             "schema": self._schema,
             "fingerprint": own.fingerprint() if hasattr(own, "fingerprint") else None,
             "initial": self._initial,
+            "statistics": self._told_statistics,
         }
+        if header["statistics"]:
+            self.ledger.record("down", Message("statistics", "", -1, client, Payload(values=header["statistics"])))
         self.ledger.record("up", Message("contact", "", -1, client, Payload(values=told)))
         self.ledger.flush()
         return told

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import lightning as L
 import pytest
+import torch
 import yaml
 from federations import assert_same_bits, without_times
 from flower_sites import EXPERIMENTS, Here, experiment, memory, server_tensors, write_site
 
+from fl_lightning import FederatedTrainer
 from fl_lightning.engine.store import ClientStore
 from fl_lightning.flower import Flower
 from fl_lightning.flower.site_config import SiteConfig
@@ -299,3 +301,87 @@ def test_schedules_at_sites_watch_the_servers_validation(tmp_path, monkeypatch):
     same = {folder: all(bool((first[n] == other[n]).all()) for n in first if n.startswith(folder)) for folder in
             ("round_00001", "round_00002")}  # fmt: skip
     assert same == {"round_00001": True, "round_00002": False}
+
+
+def own_sites(tmp_path, write, data, model):
+    """Three sites with files of their own; the run on them, and the same clients in one process."""
+    config = {
+        "seed_everything": 0,
+        "federation": {"num_rounds": 2},
+        "trainer": {"max_epochs": 1, "accelerator": "cpu"},
+        "model": model,
+        "data": data,
+    }
+    own = []
+    for client in range(3):
+        folder = tmp_path / f"site-{client}"
+        folder.mkdir()
+        own.append({"data": write(folder, client)})
+    return Here(tmp_path, config, own)
+
+
+def in_one_process(tmp_path, here, seed=0):
+    """The sites' own data modules as the clients of a simulation."""
+    clis = [next(iter(here.workers[client].experiments.values())) for client in range(3)]
+    for cli in clis:
+        cli.datamodule.setup("fit")
+    clients = [cli.datamodule.client_datamodules()[0] for cli in clis]
+    trainer = FederatedTrainer(
+        num_rounds=2, seed=seed, trainer={"max_epochs": 1, "accelerator": "cpu", "default_root_dir": str(tmp_path / "sim")}
+    )
+    trainer.fit(copy.deepcopy(clis[0].model), clients)
+    return trainer.run_dir, clients
+
+
+def test_sites_with_other_label_means_share_one_scale(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def write(folder, client):
+        rows = "".join(f"m{k},{'C' * k}O,{k + 10 * client}\n" for k in range(1, 21))
+        (folder / "m.csv").write_text("id,smiles,y\n" + rows)
+        return {"files": str(folder / "m.csv")}
+
+    data = {"class_path": "datamodules.MoleculeCSVDataModule", "init_args": {
+        "files": "x.csv", "id_column": "id", "targets": "y", "task": "regression", "partition": "file",
+        "fractions": [1.0, 0.0, 0.0], "client_holdout": 0.2, "normalize_labels": True, "cache_dir": None,
+    }}  # fmt: skip
+    encoder = {"class_path": "lit_models.GCNMolecule", "init_args": {"hidden_channels": 8}}
+    model = {"class_path": "lit_models.LitMoleculePredictor", "init_args": {"encoder": encoder}}
+    here = own_sites(tmp_path, write, data, model)
+    run = here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites")
+    told = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    assert [line["direction"] for line in told if line["kind"] == "statistics"] == ["up"] * 3 + ["down"] * 3
+    here.workers[0].ledger.flush()
+    (site,) = (tmp_path / "site-0").rglob("ledger.jsonl")  # the site's own list of what left it and what came
+    kinds = [(line["kind"], line["direction"]) for line in map(json.loads, site.read_text().splitlines())]
+    assert kinds[:3] == [("contact", "up"), ("statistics", "down"), ("contact", "up")]
+    simulated, clients = in_one_process(tmp_path, here)
+    assert_same_bits(server_tensors(run), server_tensors(simulated))
+    labels = torch.cat([c.packed.y[c.part("train").positions] for c in clients]).double()
+    assert clients[0].schema["label_mean"] == pytest.approx([float(labels.mean())])
+    assert clients[0].schema["label_std"] == pytest.approx([float(labels.std(unbiased=False))])
+
+
+def test_sites_whose_classes_are_as_many_but_others_merge_them_by_name(tmp_path, monkeypatch):
+    names = (("blue", "red"), ("red", "white"), ("blue", "white"))
+
+    def write(folder, client):
+        rows = "".join(f"n{k},{k % 7},{(k * 3) % 5},{names[client][k % 2]}\n" for k in range(30))
+        (folder / "nodes.csv").write_text("id,a,b,label\n" + rows)
+        (folder / "edges.csv").write_text("source,target\n" + "".join(f"n{k},n{k + 1}\n" for k in range(29)))
+        return {"root": str(folder)}
+
+    data = {"class_path": "datamodules.GraphCSVDataModule", "init_args": {
+        "root": "x", "num_clients": 1, "partition": "random", "features": ["a", "b"],
+    }}  # fmt: skip
+    encoder = {"class_path": "lit_models.GraphSAGE", "init_args": {"hidden_channels": 8}}
+    model = {"class_path": "lit_models.LitNodeClassifier", "init_args": {"encoder": encoder}}
+    here = own_sites(tmp_path, write, data, model)
+    run = here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites")
+    assert results(run)["failures"] == []
+    simulated, clients = in_one_process(tmp_path, here)
+    assert_same_bits(server_tensors(run), server_tensors(simulated))
+    for client, data in enumerate(clients):
+        assert data.schema["class_names"] == ["blue", "red", "white"] and data.schema["num_classes"] == 3
+        ids = data.data.node_id.tolist()
+        assert [data.schema["class_names"][y] for y in data.data.y.tolist()] == [names[client][k % 2] for k in ids]
