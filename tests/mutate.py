@@ -59,6 +59,7 @@ ELSEWHERE = {
     "fl_lightning/engine/sampling.py": ["tests/fl_lightning/engine/test_participants.py"],
     "fl_lightning/engine/transport.py": ["tests/fl_lightning/test_same_bits.py"],
     "fl_lightning/engine/worker_processes.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
+    "fl_lightning/strategies/fedsage_client.py": ["tests/fl_lightning/strategies/test_fedsage_plus.py"],
     "fl_lightning/strategies/local_only.py": ["tests/fl_lightning/test_oracles.py"],
     "lit_models/neighgen_generators.py": ["tests/lit_models/test_neighgen.py"],
     "lit_models/neighgen_start.py": ["tests/lit_models/test_neighgen.py"],
