@@ -12,6 +12,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fl_lightning.engine.buffers import normalisation_entries
 from fl_lightning.engine.client import LocalSettings
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.ledger import Ledger
@@ -148,7 +149,7 @@ def assemble(
     schema = agreed_schema(server_data, datamodules)
     build_layers(module, schema, seed)
     use(statistics.agreed, module)
-    private = private_patterns(module, settings)
+    private = private_patterns(module, settings.private, settings.batch_norm)
     entries = Entries(module, private)
     if not entries.shared and not entries.private:
         raise ValueError(
@@ -180,9 +181,23 @@ def build_layers(module: L.LightningModule, schema: Mapping[str, Any] | None, se
             module.build(schema)  # type: ignore[operator]  # a method
 
 
-def private_patterns(module: L.LightningModule, settings: FederationSettings) -> tuple[str, ...]:
-    """Patterns of entries that never leave a client: the user's and the module's."""
-    return tuple(settings.private) + tuple(getattr(module, "private_entries", ()))
+def private_patterns(module: L.LightningModule, private: Sequence[str], batch_norm: str) -> tuple[str, ...]:
+    """Patterns of entries that never leave a client: the user's, the module's, and with ``batch_norm: local`` those of
+    normalisation layers.
+
+    Raises:
+        ValueError: There is no such layer.
+    """
+    patterns = (*private, *getattr(module, "private_entries", ()))
+    if batch_norm != "local":
+        return patterns
+    own = normalisation_entries(module)
+    if not own:
+        raise ValueError(
+            f"`federation.batch_norm: local` keeps normalisation layers at the clients, but `{type(module).__name__}` has no "
+            "BatchNorm. Leave it out."
+        )
+    return (*patterns, *sorted(name.replace("[", "[[]") for name in own))
 
 
 def check_participation(settings: FederationSettings, number: int) -> None:

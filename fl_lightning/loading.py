@@ -7,7 +7,9 @@ config.yaml names are imported and made; the checkpoints hold tensors and JSON o
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from fl_lightning.assembly import build_layers
+from fl_lightning.assembly import build_layers, private_patterns
 from fl_lightning.engine import checkpoint as checkpoints
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.store import ClientStore
@@ -62,7 +64,8 @@ def load_model(
             )
         build_layers(module, values["schema"], seed=0)
     federation = config.get("federation") or {}
-    entries = Entries(module, (*(federation.get("private") or ()), *getattr(module, "private_entries", ())))
+    private = private_patterns(module, federation.get("private") or (), federation.get("batch_norm") or "average")
+    entries = Entries(module, private)
     strategy = _strategy(folder, config)
     strategy.start(entries.get(entries.shared), entries.private)
     strategy.load_state(tensors)
@@ -116,14 +119,14 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _make(folder: Path, config: Mapping[str, Any], key: str, kind: type) -> Any:
     """The object that ``config[key]`` describes by ``class_path`` and ``init_args``."""
-    described = config.get(key)
+    described = _accepted(config.get(key))
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(kind, key, required=True)
     try:
         parsed = parser.parse_object({key: described})
         made: Namespace = parser.instantiate_classes(parsed)
     except Exception as error:
-        reason = str(error).strip().splitlines()[-1].strip()
+        reason = _reason(error)
         if key != "model":
             raise ValueError(f"`{folder / 'config.yaml'}`: {key}: {reason}") from error
         raise ValueError(
@@ -131,6 +134,31 @@ def _make(folder: Path, config: Mapping[str, Any], key: str, kind: type) -> Any:
             "Give one: `load_model(run, module=MyModule(...))`."
         ) from error
     return made[key]
+
+
+def _accepted(described: Any) -> Any:
+    """The description without what a run from Python knows besides of the object (hyperparameters of a base class, say)."""
+    if not isinstance(described, Mapping) or not isinstance(described.get("init_args"), Mapping):
+        return described
+    try:
+        parameters = inspect.signature(_class(described["class_path"])).parameters
+    except (ImportError, AttributeError, ValueError, TypeError):
+        return described  # the parser will say what is wrong with it
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return described
+    return {**described, "init_args": {name: v for name, v in described["init_args"].items() if name in parameters}}
+
+
+def _class(path: str) -> Any:
+    home, name = path.rsplit(".", 1)
+    return getattr(import_module(home), name)
+
+
+def _reason(error: Exception) -> str:
+    """The telling line of the parser's many."""
+    dull = ("Parser key", "Does not validate", "Subtypes", "Errors", "Given value", "- Expected a <class 'NoneType'>")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith(dull)]
+    return lines[-1].removeprefix("- ") if lines else str(error)
 
 
 def _strategy(folder: Path, config: Mapping[str, Any]) -> Strategy:

@@ -57,7 +57,8 @@ class RunFiles:
         self.tensors, self.values = checkpoint.read(source)
         self.home = checkpoint.run_of(source)
         then = self.values["identity"]["federation"]  # of a run from before there were these, as it was
-        then |= {name: value for name, value in (("local_clock", "round"), ("upload_transforms", [])) if name not in then}
+        before = {"local_clock": "round", "upload_transforms": [], "average": [], "batch_norm": "average"}
+        then |= {name: value for name, value in before.items() if name not in then}
         lines = checkpoint.difference(self.values["identity"], dict(identity))
         if lines and not settings.force:
             raise ResumeError(

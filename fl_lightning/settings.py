@@ -39,6 +39,10 @@ class FederationSettings:
         monitor_mode: Whether more or less of it is better. Default: the module's ``monitor_mode``, else by its name.
         private: ``fnmatch`` patterns of ``state_dict`` entries that never leave a client, besides the module's own
             ``private_entries``; e.g. ``["head.*"]`` for personal heads.
+        average: ``fnmatch`` patterns of buffers and frozen parameters that are averaged although clients begin with different
+            ones; without it that is an error, since a mean of scalers or tables means nothing.
+        batch_norm: ``average`` the entries of normalisation layers (BatchNorm) like all others, or keep them ``local``: each
+            client its own, weights and running statistics (FedBN, Li et al. 2021).
         upload_transforms: What happens to a client's update before it leaves, in order, e.g. ``[{class_path:
             fl_lightning.engine.ClipNorm, init_args: {max_norm: 1.0}}]``.
         score_each_on_global: After training, also score every client's own model on the server's data. For that one step the
@@ -70,6 +74,8 @@ class FederationSettings:
     monitor: str | None = None
     monitor_mode: Literal["min", "max"] | None = None
     private: list[str] = field(default_factory=list)
+    average: list[str] = field(default_factory=list)
+    batch_norm: Literal["average", "local"] = "average"
     upload_transforms: list[UploadTransform] = field(default_factory=list)
     score_each_on_global: bool | None = None
     max_dropped_share: float = 0.5
@@ -104,6 +110,8 @@ class FederationSettings:
             self.carry_optimizer_state = self.strategy.carry_optimizer_state
 
     def _check(self) -> None:
+        if self.batch_norm not in ("average", "local"):
+            raise ValueError(f"`federation.batch_norm` is `average` or `local`, got {self.batch_norm!r}.")
         if self.local_clock not in ("run", "round"):
             raise ValueError(f"`federation.local_clock` is `run` or `round`, got {self.local_clock!r}.")
         if not isinstance(self.strategy, Strategy):

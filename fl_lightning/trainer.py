@@ -280,8 +280,9 @@ class _Run:
         here = self.all.here
         settings = self.settings
         rehearsal = Rehearsal(
-            self.all.module, self.trainer.trainer_args, self.trainer.seed, settings.fast_loops, settings.clock_rounds
-        )
+            self.all.module, self.trainer.trainer_args, self.trainer.seed, settings.fast_loops, settings.clock_rounds,
+            [*self.all.private, *settings.average],
+        )  # fmt: skip
         training = {client: data for client, data in here.items() if client not in self.all.empty}
         rehearsal.check(training)
         server = [] if self.all.server_data is None else [self.all.server_data]

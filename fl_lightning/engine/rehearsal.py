@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
+from fl_lightning.engine.buffers import can_differ, check_alike, hashes, unlearnt
 from fl_lightning.engine.clock import Position
 from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.names import without_stage
@@ -37,6 +38,7 @@ class Rehearsal:
         trainer_args: Arguments of the clients' ``lightning.Trainer``.
         seed: Seed of the run.
         fast_loops: As :class:`~fl_lightning.engine.local.LocalTrainer` has it.
+        kept_apart: ``fnmatch`` patterns of entries that may differ: private ones, and those of ``federation.average``.
         num_rounds: Of the run, where its rounds have one clock (``federation.local_clock``); ``None``: each fit is its own.
     """
 
@@ -47,7 +49,9 @@ class Rehearsal:
         seed: int,
         fast_loops: bool = True,
         num_rounds: int | None = None,
+        kept_apart: Sequence[str] = (),
     ) -> None:
+        self._kept_apart = tuple(kept_apart)
         self._module, self._args, self._seed, self._fast_loops = module, trainer_args, seed, fast_loops
         self._clock = "round" if num_rounds is None else "run"
         # Rehearsed is the first of all local epochs: what a schedule makes of their number must be seen, too.
@@ -62,6 +66,25 @@ class Rehearsal:
         """
         self.check_lone_batches(clients)
         self.check_optimizers_and_callbacks(clients)
+        check_alike(self.unlearnt_at_start(clients))
+
+    # ---- what is not learnt -------------------------------------------------------------------------------------------
+
+    def unlearnt_at_start(self, clients: Clients) -> dict[int, dict[str, str]]:
+        """Hashes of the buffers and frozen parameters with which each client would begin its first batch; empty where
+        there are none, or nothing could make them differ."""
+        names = unlearnt(self._module, self._kept_apart)
+        found: dict[int, dict[str, str]] = {}
+        for client, data in clients.items() if names and can_differ(self._module) else ():
+            probe = self._trainer_of(copy.deepcopy(self._module), callbacks=[_StopsAtTheFirstBatch()])
+            try:
+                with _untouched(data), stream(self._seed, "rehearsal", client=client):
+                    probe.fit(data, position=self._position)
+            except _Configured:
+                found[client] = hashes(probe.module, names)
+            except Exception:  # noqa: BLE001  a module may need what only a round gives it; the first round tells
+                continue
+        return found
 
     # ---- batches of one -----------------------------------------------------------------------------------------------
 
@@ -243,6 +266,11 @@ class _Configured(Exception):
 class _StopsBeforeTraining(Callback):
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         raise _Configured(trainer.optimizers, trainer.lr_scheduler_configs)
+
+
+class _StopsAtTheFirstBatch(Callback):
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        raise _Configured
 
 
 @contextmanager

@@ -17,9 +17,14 @@ CONTACT = Expected(
         "fingerprint": lambda value: None,
         "initial": lambda value: None if isinstance(value, str) else "a SHA-256 as text",
         "statistics": fault,
+        "unlearnt": lambda value: None if _are_hashes(value) else "hashes by name",
     }
 )
 """What a client elsewhere tells at the first contact."""
+
+
+def _are_hashes(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(sha, str) for sha in value.values())
 
 
 class AtSites(L.LightningDataModule):

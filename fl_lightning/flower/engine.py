@@ -23,6 +23,7 @@ from typing import Any
 
 import lightning as L
 
+from fl_lightning.engine.buffers import check_alike
 from fl_lightning.engine.checkpoint import existing
 from fl_lightning.engine.messages import Message, NoReply, Payload
 from fl_lightning.engine.remote import CONTACT, SiteData
@@ -176,6 +177,7 @@ class Flower(Engine):
     def _check_told(self, spec: ClientSpec, told: Sequence[Mapping[str, Any]], remote: bool) -> None:
         if not remote:  # the same numbers under other names have the same fingerprint
             agreed_schema(spec.datamodules[0], [SiteData(site, name) for name, site in zip(self._sites, told, strict=True)])
+        check_alike({c: site["unlearnt"] for c, site in enumerate(told)}, {c: f"site `{n}`" for c, n in enumerate(self._sites)})
         initial = tensors_sha256(spec.module.state_dict())
         for client, (name, site) in enumerate(zip(self._sites, told, strict=True)):
             own = spec.datamodules[client]

@@ -20,6 +20,7 @@ import torch
 
 from fl_lightning.assembly import build_layers, private_patterns
 from fl_lightning.cli import FederatedCLI
+from fl_lightning.engine.buffers import hashes, unlearnt
 from fl_lightning.engine.client import LocalSettings, Worker
 from fl_lightning.engine.ledger import Ledger
 from fl_lightning.engine.lightning_fast.versions import tell_if_unproven
@@ -144,8 +145,11 @@ class SiteWorker:
         if fast_loops:
             tell_if_unproven()
         clock = trainer.settings.clock_rounds
-        Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops, clock).check({client: own})
-        private = private_patterns(module, trainer.settings)
+        private = private_patterns(module, trainer.settings.private, trainer.settings.batch_norm)
+        apart = [*private, *trainer.settings.average]
+        rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops, clock, apart)
+        rehearsal.check({client: own})
+        self._unlearnt = rehearsal.unlearnt_at_start({client: own}).get(client) or hashes(module, unlearnt(module, apart))
         settings = LocalSettings(
             run="",
             seed=trainer.seed,
@@ -168,6 +172,7 @@ class SiteWorker:
             "fingerprint": own.fingerprint() if hasattr(own, "fingerprint") else None,
             "initial": self._initial,
             "statistics": self._told_statistics,
+            "unlearnt": self._unlearnt,
         }
         if header["statistics"]:
             self.ledger.record("down", Message("statistics", "", -1, client, Payload(values=header["statistics"])))

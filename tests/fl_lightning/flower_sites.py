@@ -17,6 +17,20 @@ from fl_lightning.engine.store import ClientStore
 from fl_lightning.flower.processes import frames
 from fl_lightning.flower.site_config import SiteConfig
 from fl_lightning.flower.worker import SiteWorker
+from lit_models import LitNodeClassifier
+
+
+class ScaledNodes(LitNodeClassifier):
+    """Makes a scaler of its client's own features."""
+
+    def build_layers(self, schema):
+        super().build_layers(schema)
+        self.register_buffer("center", torch.zeros(schema["num_features"]))
+
+    def setup(self, stage):
+        if stage == "fit":
+            self.center.copy_(self.trainer.datamodule.data.x.mean(dim=0))
+
 
 NODES = {
     "class_path": "datamodules.SyntheticCitationDataModule",

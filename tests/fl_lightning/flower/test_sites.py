@@ -362,6 +362,23 @@ def test_sites_with_other_label_means_share_one_scale(tmp_path, monkeypatch):
     assert clients[0].schema["label_std"] == pytest.approx([float(labels.std(unbiased=False))])
 
 
+def test_a_scaler_that_differs_between_sites_is_refused_by_name(tmp_path, monkeypatch):
+    def write(folder, client):
+        rows = "".join(f"n{k},{k % 7 + client},{(k * 3) % 5},{'xy'[k % 2]}\n" for k in range(30))
+        (folder / "nodes.csv").write_text("id,a,b,label\n" + rows)
+        (folder / "edges.csv").write_text("source,target\n" + "".join(f"n{k},n{k + 1}\n" for k in range(29)))
+        return {"root": str(folder)}
+
+    data = {"class_path": "datamodules.GraphCSVDataModule", "init_args": {
+        "root": "x", "num_clients": 1, "partition": "random", "features": ["a", "b"], "sparse_features": False,
+    }}  # fmt: skip
+    encoder = {"class_path": "lit_models.GraphSAGE", "init_args": {"hidden_channels": 8}}
+    here = own_sites(tmp_path, write, data, {"class_path": "flower_sites.ScaledNodes", "init_args": {"encoder": encoder}})
+    with pytest.raises(ValueError, match=r"`center` is a buffer or .* in 3 versions \(site `site-0`, "):
+        here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites")
+    assert ("step", 0) not in here.asked
+
+
 def test_sites_whose_classes_are_as_many_but_others_merge_them_by_name(tmp_path, monkeypatch):
     names = (("blue", "red"), ("red", "white"), ("blue", "white"))
 
