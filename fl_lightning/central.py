@@ -2,87 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, Checkpoint
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fl_lightning.assembly import build_layers, check_module
+from fl_lightning.central_checkpoints import BestEpoch
 from fl_lightning.engine.client import named_outputs
 from fl_lightning.engine.local import LocalTrainer, quiet
-from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.predict_methods import check_predicts, explain_forward
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import missing_metric_in_words
+from fl_lightning.loading import LIGHTNING
 from fl_lightning.reporting.left_out import LeftOut
-from fl_lightning.reporting.monitor import Monitor, is_better
+from fl_lightning.reporting.monitor import Monitor
 from fl_lightning.reporting.rank import first_rank
 from fl_lightning.reporting.results import Results
 from fl_lightning.reporting.run_folder import RunFolder
-from fl_lightning.reporting.scores import defined, summarise
-
-
-class BestEpoch(Callback):
-    """Keeps the weights of the best epoch, chosen as a federation chooses its best round; the last one if there is
-    nothing to choose by.
-
-    Args:
-        path: Where it is saved, as a Lightning checkpoint.
-        monitor: What chooses.
-
-    Attributes:
-        epoch: The epoch, from 0; ``None`` before the first has ended.
-        weights: Its ``state_dict``.
-    """
-
-    def __init__(self, path: Path, monitor: Monitor) -> None:
-        self.path, self.monitor = path, monitor
-        self.value: float | None = None
-        self.epoch: int | None = None
-        self.weights: dict[str, Any] = {}
-        self._before: dict[str, Any] = {}
-
-    def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._before = dict(trainer.callback_metrics)
-
-    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
-            return
-        # What is there since the validation began: there is also what training logged, which may bear the same name.
-        found = {name: value for name, value in trainer.callback_metrics.items() if value is not self._before.get(name)}
-        logged = {without_stage(name, "val"): float(value) for name, value in found.items()}
-        self.monitor.check([logged])
-        value = defined(logged, self.monitor.metric)
-        if is_better(value, self.value, self.monitor.mode):
-            self.value = value
-            self._keep(trainer, module)
-
-    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if self.value is None:
-            self._keep(trainer, module)
-
-    def _keep(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.epoch = trainer.current_epoch
-        # In memory, too: a checkpoint with hyperparameters that are objects cannot be read with `weights_only=True`.
-        self.weights = {name: copy.deepcopy(value.detach().cpu() if hasattr(value, "detach") else value)
-                        for name, value in module.state_dict().items()}  # fmt: skip
-        trainer.save_checkpoint(self.path)
+from fl_lightning.reporting.scores import summarise
 
 
 def fit_centrally(
     trainer: L.Trainer,
     module: L.LightningModule,
     datamodule: L.LightningDataModule,
-    ckpt_path: str | None,
+    ckpt_path: str | Path | None,
     name: str,
     trainer_args: Mapping[str, Any],
     *,
@@ -97,7 +50,7 @@ def fit_centrally(
         trainer: A stock Trainer, without a logger.
         module: The module.
         datamodule: The data module; with ``client_datamodules()`` the model is also scored on each client's part.
-        ckpt_path: A Lightning checkpoint to go on from.
+        ckpt_path: A Lightning checkpoint to go on from, in a new folder; the best epoch up to there comes along from beside it.
         name: Name of the run's folder.
         trainer_args: What the user gave for ``trainer:``; its logger, folder, accelerator and precision are used here.
         monitor: ``federation.monitor``.
@@ -137,12 +90,12 @@ def fit_centrally(
     for callback in stock.checkpoint_callbacks:
         if getattr(callback, "dirpath", "") is None:  # else it writes into the current folder where there is no logger
             callback.dirpath = str(folder.path / "checkpoints")
-    best = BestEpoch(folder.path / "checkpoints" / "best.ckpt", chooses)
+    best = BestEpoch(folder.path / "checkpoints" / LIGHTNING, chooses, None if ckpt_path is None else Path(ckpt_path))
     savers = [callback for callback in stock.callbacks if isinstance(callback, Checkpoint)]  # they come last
     stock.callbacks = [*(callback for callback in stock.callbacks if callback not in savers), best, *savers]
-    with stream(seed, "central"), quiet():
-        with missing_metric_in_words():
-            trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)
+    with stream(seed, "central"), quiet(), missing_metric_in_words(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The dirpath has changed from")  # the run goes on in a folder of its own
+        trainer.fit(module, datamodule=datamodule, ckpt_path=None if ckpt_path is None else str(ckpt_path))
     epochs = trainer.current_epoch
     trained = time.perf_counter() - begin
     local = LocalTrainer(module, local_args)

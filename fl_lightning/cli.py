@@ -20,6 +20,7 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from fl_lightning.central import fit_centrally, predict_centrally
+from fl_lightning.central_checkpoints import find_central
 from fl_lightning.command_names import AT_SITES, COMPARING
 from fl_lightning.config_errors import sentence
 from fl_lightning.config_files import check_plain, load_yaml
@@ -143,11 +144,14 @@ class FederatedCLI(LightningCLI):
                 results = self.trainer.fit(self.model, self.datamodule, ckpt_path, on_start=self._save_config)
                 folder = self.trainer.run_dir
             else:
+                source = None if ckpt_path is None else self._central_checkpoint(ckpt_path)
+                if source is not None:
+                    _say([f"central: goes on from {source}"])
                 results, folder = fit_centrally(
                     self.trainer,
                     self.model,
                     self.datamodule,
-                    ckpt_path,
+                    source,
                     f"{self.config_name}_central",
                     dict(self._get(self.config_init, "trainer")),
                     **{key: value for key, value in self._federation_given.items() if key in CENTRAL_TOO},
@@ -167,7 +171,7 @@ class FederatedCLI(LightningCLI):
 
     def _score(self, stage: str, verb: str, arguments: dict[str, Any]) -> None:
         if not isinstance(self.trainer, FederatedTrainer):
-            source = self._central_checkpoint(arguments.get("ckpt_path"))
+            source = self._central_checkpoint(arguments.get("ckpt_path") or "best")
             getattr(self.trainer, verb)(self.model, datamodule=self.datamodule, ckpt_path=str(source))
             return
         summary = getattr(self.trainer, verb)(self.model, self.datamodule, arguments.get("ckpt_path") or "best")
@@ -242,19 +246,10 @@ class FederatedCLI(LightningCLI):
             given[name.removeprefix("init_args.")] = yaml.safe_load(value)
         return given
 
-    def _central_checkpoint(self, given: str | None) -> Path:
-        """The best checkpoint of the newest central run, unless a file is given; never a model that was not trained."""
-        if given not in (None, "best"):
-            return Path(str(given))
+    def _central_checkpoint(self, given: str) -> Path:
+        """The checkpoint that ``--ckpt_path`` means for a central run; never a model that was not trained."""
         runs = Path(self._get(self.config_init, "trainer").get("default_root_dir") or "runs").expanduser()
-        runs /= f"{self.config_name}_central"
-        found = [p for p in runs.glob("version_*/checkpoints/best.ckpt") if p.parts[-3][8:].isdigit()]
-        if not found:
-            raise ValueError(
-                f"`--ckpt_path best`: no central run with a checkpoint in `{runs}`. Fit first (`--federation null`), or name a "
-                "checkpoint's file."
-            )
-        return max(found, key=lambda path: int(path.parts[-3][8:]))
+        return find_central(given, runs / f"{self.config_name}_central")
 
     def _save_config(self, folder: Path) -> None:
         config = self.config[self.subcommand].clone()

@@ -10,13 +10,13 @@ from federations import Central, Linear, clients
 from fl_lightning.central import fit_centrally
 
 
-def central(tmp_path, module, data=None, epochs=3, logger=True, **more):
+def central(tmp_path, module, data=None, epochs=3, logger=True, ckpt_path=None, **more):
     trainer = L.Trainer(
         max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
         num_sanity_val_steps=0,
     )  # fmt: skip
     arguments = {"default_root_dir": str(tmp_path / "runs"), "logger": logger}
-    return fit_centrally(trainer, module, data or Central(*clients((8, 9))), None, "c", arguments, **more)
+    return fit_centrally(trainer, module, data or Central(*clients((8, 9))), ckpt_path, "c", arguments, **more)
 
 
 class Scripted(Linear):
@@ -88,6 +88,39 @@ def test_a_metric_that_nobody_logs_is_found_before_anything_is_trained(tmp_path,
     with pytest.raises(ValueError, match="`Linear.monitor` is `auc`, but `Linear` logs for `val` only: loss"):
         central(tmp_path, module)
     assert not (tmp_path / "runs").exists()
+
+
+def checkpoints(run):
+    return {path.name.split("-")[0]: path for path in (run / "checkpoints").glob("*.ckpt")}
+
+
+def test_a_run_that_goes_on_keeps_the_best_epoch_that_it_had(tmp_path):
+    values = (0.3, 0.1, 0.2, 0.4)
+    _, first = central(tmp_path, Scripted(values=values), epochs=2)
+    last = checkpoints(first)["epoch=1"]
+    found, run = central(tmp_path, module := Scripted(values=values), epochs=3, ckpt_path=last)
+    assert run != first and found["best_round"] == 0 and found["rounds_run"] == 3
+    saved = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
+    assert saved["epoch"] == 0 and all(torch.equal(saved["state_dict"][n], t) for n, t in module.state_dict().items())
+    found, _ = central(tmp_path, Scripted(values=values), epochs=4, ckpt_path=checkpoints(run)["epoch=2"])
+    assert found["best_round"] == 3  # a better one takes its place
+    found, run = central(tmp_path, Scripted(values=values), epochs=2, ckpt_path=last)
+    assert found["best_round"] == 0 and found["rounds_run"] == 2  # nothing was left to train
+
+
+def test_a_best_epoch_of_another_rule_or_of_later_is_not_taken_over(tmp_path):
+    values = (0.3, 0.1, 0.2)
+    _, first = central(tmp_path, Scripted(values=values), epochs=2)
+    last = checkpoints(first)["epoch=1"]
+    found, _ = central(tmp_path, Scripted(values=values), ckpt_path=last, monitor="loss")
+    assert found["best_round"] == 2
+    best = checkpoints(first)["best.ckpt"]
+    content = torch.load(best, weights_only=True)
+    torch.save({**content, "BestEpoch": {**content["BestEpoch"], "epoch": 5}}, best)  # of a later epoch than the source's
+    found, _ = central(tmp_path, Scripted(values=values), ckpt_path=last)
+    assert found["best_round"] == 2
+    best.unlink()
+    assert central(tmp_path, Scripted(values=values), ckpt_path=last)[0]["best_round"] == 2
 
 
 class WithObject(Linear):

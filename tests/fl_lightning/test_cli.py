@@ -137,6 +137,23 @@ def test_central_baseline(call):
     assert (path.parent / "config.yaml").is_file()
 
 
+def test_a_central_run_goes_on_from_its_last_epoch_and_never_anew(call):
+    central = ("--federation", "null")
+    code, _, err = call("fit", *central, "--ckpt_path", "last")
+    assert code == 1 and "`--ckpt_path last`: no central run with a checkpoint in `runs/small_central`. Leave it out" in err
+    assert not (call.folder / "runs").exists()
+    call("fit", *central, "--trainer.max_epochs", "2")
+    code, out, err = call("fit", *central, "--ckpt_path", "last", "--trainer.max_epochs", "3")
+    runs = call.folder / "runs" / "small_central"
+    (source,) = (runs / "version_0" / "checkpoints").glob("epoch=1-*.ckpt")
+    assert code == 0 and f"central: goes on from {source.relative_to(call.folder)}" in out and err == ""
+    assert results(runs / "version_1")["rounds_run"] == 3
+    last = torch.load(next((runs / "version_1" / "checkpoints").glob("epoch=2-*.ckpt")), weights_only=True)
+    assert last["global_step"] == 3 * torch.load(source, weights_only=True)["global_step"] / 2  # not 3 epochs anew
+    code, out, err = call("test", *central, "--ckpt_path", "last")
+    assert code == 0 and err == "" and f"{results(runs / 'version_1')['last']['test']['global']:.4f}"[:5] in out
+
+
 def test_the_central_model_predicts_only_once_it_is_trained(call):
     code, _, err = call("predict", "--federation", "null")
     assert code == 1 and "no central run with a checkpoint in `runs/small_central`. Fit first" in err
