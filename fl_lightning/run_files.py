@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning.assembly import Assembly
 from fl_lightning.engine import checkpoint
+from fl_lightning.engine.entries import first_difference
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.lightning_fast import hyperparameters
 from fl_lightning.engine.transport import Engine
@@ -34,6 +35,7 @@ class RunFiles:
     Args:
         source: The checkpoint's folder; ``None`` begins anew.
         identity: What the checkpoint must have been made with.
+        initial: The strategy's state before round 1: what the checkpoint must hold to be loaded at all.
         settings: Whether to go on all the same, and how many checkpoints are kept.
 
     Attributes:
@@ -47,7 +49,13 @@ class RunFiles:
     folder: RunFolder
     checkpoints: checkpoint.Checkpoints
 
-    def __init__(self, source: Path | None, identity: Mapping[str, Any], settings: FederationSettings) -> None:
+    def __init__(
+        self,
+        source: Path | None,
+        identity: Mapping[str, Any],
+        initial: Mapping[str, Tensor],
+        settings: FederationSettings,
+    ) -> None:
         self.source, self.settings = source, settings
         self.tensors: dict[str, Tensor] = {}
         self.values: dict[str, Any] = {}
@@ -60,11 +68,17 @@ class RunFiles:
         before = {"local_clock": "round", "upload_transforms": [], "average": [], "batch_norm": "average"}
         then |= {name: value for name, value in before.items() if name not in then}
         lines = checkpoint.difference(self.values["identity"], dict(identity))
-        if lines and not settings.force:
+        different = first_difference(self.tensors, initial) if lines else None
+        if lines and (different or not settings.force):
             raise ResumeError(
                 f"`{source}` was made with another configuration, other clients or other data:\n  "
                 + "\n  ".join(lines)
-                + "\nUse the same, or `--federation.force true` to go on all the same."
+                + "\nUse the same, or "
+                + (
+                    f"begin a new run: not even `--federation.force true` can load the checkpoint, for {different}."
+                    if different
+                    else "`--federation.force true` to go on all the same."
+                )
             )
 
     def open(self, trainer: FederatedTrainer, assembly: Assembly, writes: bool) -> None:

@@ -194,11 +194,12 @@ class _Run:
         strategy.check(module, list(self.all.here.values()), self.all.server_data)
         self.monitor = Monitor.of(module, settings.monitor, settings.monitor_mode)
         self.identity = self.all.identity(settings, seed, trainer.run_config, trainer.trainer_args)
-        files = RunFiles(None if ckpt_path is None else trainer.find_checkpoint(ckpt_path), self.identity, settings)
-        trainer.source_dir = files.home if ckpt_path is not None else trainer.source_dir
-
         entries = self.all.entries
         strategy.start(entries.get(entries.shared), entries.private)
+        source = None if ckpt_path is None else trainer.find_checkpoint(ckpt_path)
+        files = RunFiles(source, self.identity, strategy.state(), settings)
+        trainer.source_dir = files.home if ckpt_path is not None else trainer.source_dir
+
         if settings.fast_loops:
             tell_if_unproven()
         local = LocalTrainer(module, trainer.trainer_args, seed, fast_loops=settings.fast_loops)

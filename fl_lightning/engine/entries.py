@@ -102,6 +102,17 @@ def check_layout(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor])
     return None
 
 
+def first_difference(held: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:
+    """The first of the ``wanted`` tensors that a checkpoint does not hold in that shape and dtype, in words; ``None`` if it
+    holds all. What it holds besides does not matter."""
+    for name, tensor in wanted.items():
+        if name not in held:
+            return f"it holds no entry `{name}`"
+        if held[name].shape != tensor.shape or held[name].dtype != tensor.dtype:
+            return f"entry `{name}` is {_describe(held[name])} there and {_describe(tensor)} now"
+    return None
+
+
 def rows_by_learners(size: int, untrained: Sequence[Sequence[int]]) -> Iterator[tuple[Tensor, list[int]]]:
     """The rows of an entry in groups that the same models have trained, for a client weighs only in what it has learnt.
 

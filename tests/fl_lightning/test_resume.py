@@ -215,6 +215,28 @@ def test_a_changed_run_is_refused_with_the_difference(finished, change):
         fed.fit((module or Killed)(), (other or data)(), ckpt_path="last")
 
 
+class Wider(Killed):
+    """Its layers have another shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("verb", ["fit", "test", "predict"])
+def test_force_is_not_advised_where_it_cannot_help(finished, force, verb):
+    fed = trainer(finished[1], force=force)
+    with pytest.raises(ResumeError) as refused:
+        getattr(fed, verb)(Wider(), data(), ckpt_path="last")
+    said = str(refused.value)
+    assert "config.state.net.0.weight: ['torch.float32', [8, 3]] -> ['torch.float32', [16, 3]]" in said
+    assert said.endswith(
+        "\nUse the same, or begin a new run: not even `--federation.force true` can load the checkpoint, for entry "
+        "`net.0.weight` is float32[8, 3] there and float32[16, 3] now."
+    )
+
+
 def test_the_content_of_data_with_a_fingerprint_is_compared(tmp_path):
     class Marked(Table):
         mark = "a"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning.engine.entries import Entries, check_layout, rows_by_learners
+from fl_lightning.engine.entries import Entries, check_layout, first_difference, rows_by_learners
 
 
 def net() -> nn.Sequential:
@@ -32,6 +32,16 @@ def test_names_follow_the_patterns():
         "1.num_batches_tracked",
         "2.bias",
     )
+
+
+def test_what_a_checkpoint_must_hold_to_be_loaded():
+    wanted = {"a": torch.ones(2, 3), "b": torch.ones(1)}
+    assert first_difference({**wanted, "0/a": torch.ones(5)}, wanted) is None  # more than that is no matter
+    taller = {"a": torch.ones(4, 3), "b": wanted["b"]}
+    assert first_difference(taller, wanted) == "entry `a` is float32[4, 3] there and float32[2, 3] now"
+    doubled = {"a": wanted["a"], "b": wanted["b"].double()}
+    assert first_difference(doubled, wanted) == "entry `b` is float64[1] there and float32[1] now"
+    assert first_difference({"a": wanted["a"]}, wanted) == "it holds no entry `b`"
 
 
 def test_a_pattern_that_matches_nothing_lists_what_there_is():
