@@ -64,7 +64,7 @@ ELSEWHERE = {
     "lit_models/neighgen_generators.py": ["tests/lit_models/test_neighgen.py"],
     "lit_models/neighgen_start.py": ["tests/lit_models/test_neighgen.py"],
     "lit_models/objectives/base.py": ["tests/lit_models/objectives/test_erm.py"],
-    "lit_models/objectives/received.py": ["tests/lit_models/objectives/test_flit.py"],
+    "lit_models/objectives/support/received.py": ["tests/lit_models/objectives/test_flit.py"],
     "lit_models/objectives/erm.py": ["tests/lit_models/test_lit_graph_module.py"],
 }  # fmt: skip
 

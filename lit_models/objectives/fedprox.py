@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lit_models.objectives.base import Objective
-from lit_models.objectives.warm_up import VARIANTS, AddedTerm
+from lit_models.objectives.support.added_term import AddedTerm
+from lit_models.objectives.support.warm_up import VARIANTS
 
 if TYPE_CHECKING:
     from lit_models.base import LitGraphModule

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lit_models.masks import PRIVATE_MASKS, masked_layers, named_masks, raw_weight
 from lit_models.objectives.base import Objective
-from lit_models.objectives.erm import ERM
+from lit_models.objectives.support.added_term import AddedTerm
 
 if TYPE_CHECKING:
     from lit_models.base import LitGraphModule
@@ -53,7 +53,7 @@ def code_proximal(received: dict[str, Tensor], weights: dict[str, Tensor]) -> Te
     return torch.stack([torch.linalg.vector_norm(weights[name] - w) for name, w in received.items()]).sum()
 
 
-class MaskedProximal(Objective):
+class MaskedProximal(AddedTerm):
     r"""FED-PUB's local objective: a base loss, the mask's L1 norm, and a pull towards the weights as received.
 
     Args:
@@ -80,6 +80,7 @@ class MaskedProximal(Objective):
         proximal: Literal["note", "code", "none"] = "note",
         base: Objective | None = None,
     ) -> None:
+        super().__init__(base, warmup_rounds=0)  # the paper has none
         if not (l1 >= 0 and l2 >= 0):
             raise ValueError(f"`l1` and `l2` of `MaskedProximal` must be >= 0, but are {l1} and {l2}.")
         if l1_reduction not in _REDUCTIONS:
@@ -96,17 +97,13 @@ class MaskedProximal(Objective):
         self.l2 = 0.0 if proximal == "none" else l2
         self.l1_reduction = l1_reduction
         self.proximal = proximal
-        self.base = ERM() if base is None else base
         self._received: dict[str, Tensor] | None = None
-
-    def on_round_start(self, module: LitGraphModule, round: int, num_rounds: int) -> None:
-        self.base.on_round_start(module, round, num_rounds)
 
     def on_train_start(self, module: LitGraphModule) -> None:
         self._require_masks(module)
         if self.l2:
             self._received = {name: weight.detach().clone() for name, weight in self._held(module).items()}
-        self.base.on_train_start(module)
+        super().on_train_start(module)
 
     def __call__(self, module: LitGraphModule, batch: Any) -> Tensor:
         loss = self.base(module, batch)
@@ -135,13 +132,7 @@ class MaskedProximal(Objective):
 
     def on_train_end(self, module: LitGraphModule) -> None:
         self._received = None
-        self.base.on_train_end(module)
-
-    def state(self) -> dict[str, Tensor]:
-        return self.base.state()
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.base.load_state(state)
+        super().on_train_end(module)
 
     def _held(self, module: nn.Module) -> dict[str, Tensor]:
         """What the proximal term compares: the masked matrices (note), or every parameter but the masks (code)."""

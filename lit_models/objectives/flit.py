@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from lit_models.objectives.base import masked_mean
-from lit_models.objectives.extra_passes import Replay
 from lit_models.objectives.focal import Reweighted
 from lit_models.objectives.focal import focal_factor as focal_factor
-from lit_models.objectives.received import SampleTable, batch_size_of, measure_training_data
+from lit_models.objectives.support.extra_passes import Replay
+from lit_models.objectives.support.received import SampleTable, batch_size_of, measure_training_data
+from lit_models.objectives.support.warm_up import VARIANTS
 from lit_models.objectives.vat import PROBE, VAT
-from lit_models.objectives.warm_up import VARIANTS
 
 if TYPE_CHECKING:
     from lit_models.base import LitGraphModule

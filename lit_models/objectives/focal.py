@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from lit_models.objectives.base import masked_mean
-from lit_models.objectives.warm_up import WarmUp
-from lit_models.objectives.weight_histogram import group_histogram
+from lit_models.objectives.support.warm_up import WarmUp
+from lit_models.objectives.support.weight_histogram import group_histogram
 
 if TYPE_CHECKING:
     from lit_models.base import LitGraphModule, SampleLosses

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lit_models.objectives.base import Objective, masked_mean
-from lit_models.objectives.extra_passes import Replay, extra_pass, first_outputs
-from lit_models.objectives.received import SampleTable, measure_training_data
-from lit_models.objectives.warm_up import AddedTerm
+from lit_models.objectives.support.added_term import AddedTerm
+from lit_models.objectives.support.extra_passes import Replay, extra_pass, first_outputs
+from lit_models.objectives.support.received import SampleTable, measure_training_data
 
 if TYPE_CHECKING:
     from lit_models.base import LitGraphModule

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from lit_models.objectives.base import Objective, masked_mean
-from lit_models.objectives.extra_passes import Replay, extra_pass, first_outputs
-from lit_models.objectives.warm_up import AddedTerm
+from lit_models.objectives.support.added_term import AddedTerm
+from lit_models.objectives.support.extra_passes import Replay, extra_pass, first_outputs
 
 if TYPE_CHECKING:
     from lit_models.base import LitGraphModule

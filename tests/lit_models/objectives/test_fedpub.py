@@ -153,7 +153,7 @@ def test_reference_profile_equals_the_plain_loss_bit_for_bit(arguments):
 
 
 class Doubled(Objective):
-    """A base loss with a memory, to see that hooks and state reach it."""
+    """A base loss with a memory and a histogram, to see that hooks reach it and that nothing of it is lost."""
 
     def __init__(self):
         self.calls = []
@@ -170,6 +170,9 @@ class Doubled(Objective):
     def on_train_end(self, module):
         self.calls.append("end")
 
+    def pictures(self):
+        return {"counts": [2, 0]}
+
     def state(self):
         return {"memory": torch.tensor(1.0)}
 
@@ -182,14 +185,14 @@ def test_composes_with_another_base_loss():
     base = Doubled()
     objective = MaskedProximal(l1=0.0, l2=0.01, base=base)
     module = Tiny(objective)
-    module.on_round_start(3, 10)
+    module.on_round_start(0, 10)  # FED-PUB has no warm-up
     objective.on_train_start(module)
     loss = objective(module, torch.tensor([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]))
     torch.testing.assert_close(loss.detach(), torch.tensor(1.34))
     objective.on_train_end(module)
-    assert set(module.private_state()) == {"memory"}
-    module.load_private_state({"memory": torch.tensor(1.0)})
-    assert base.calls == [("round", 3, 10), "start", "end", ["memory"]]
+    assert set(module.private_state()) == {"base/memory"} and module.pictures() == {"counts": [2, 0]}
+    module.load_private_state({"base/memory": torch.tensor(1.0)})
+    assert base.calls == [("round", 0, 10), "start", "end", ["memory"]]
 
 
 class Rows(LightningDataModule):

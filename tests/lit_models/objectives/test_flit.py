@@ -20,9 +20,10 @@ from objective_samples import (
     with_objective,
 )
 
-from lit_models.objectives import ERM, FLIT, FedFocal, FedVAT, FLITPlus, flit, focal, received
+from lit_models.objectives import ERM, FLIT, FedFocal, FedVAT, FLITPlus, flit, focal
 from lit_models.objectives.flit import focal_factor, uncertainty, uncertainty_plus
-from lit_models.objectives.received import SampleTable
+from lit_models.objectives.support import received
+from lit_models.objectives.support.received import SampleTable
 
 
 def close(found, expected):

@@ -8,7 +8,7 @@ from objective_samples import Linear, Rows, loss_and_gradient, make_trainer, row
 
 from lit_models.molecule_predictor import bernoulli_kl, soft_bce
 from lit_models.objectives import ERM, FedVAT, FLITPlus, vat
-from lit_models.objectives.extra_passes import Replay
+from lit_models.objectives.support.extra_passes import Replay
 from lit_models.objectives.vat import VAT, random_directions, search, unit_rows
 
 ALL = torch.ones(1, 1, dtype=torch.bool)

@@ -8,7 +8,7 @@ from objective_samples import Linear, Rows, make_trainer, rows_data
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 from lit_models.objectives import FLIT
-from lit_models.objectives.received import SampleTable, batch_size_of, in_order
+from lit_models.objectives.support.received import SampleTable, batch_size_of, in_order
 
 
 class Trainer:

@@ -7,7 +7,7 @@ import torch
 
 from lit_models.base import SampleLosses
 from lit_models.objectives import ERM, FLIT, FedFocal, FedProx, FLITPlus
-from lit_models.objectives.weight_histogram import NUM_BINS, counts, group_histogram, mean_by_group
+from lit_models.objectives.support.weight_histogram import NUM_BINS, counts, group_histogram, mean_by_group
 
 
 def test_mean_by_group_by_hand():

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from lit_models.objectives import extra_passes
-from lit_models.objectives.extra_passes import Replay, evaluating, extra_pass, first_outputs, without_statistics
+from lit_models.objectives.support import extra_passes
+from lit_models.objectives.support.extra_passes import Replay, evaluating, extra_pass, first_outputs, without_statistics
 
 
 class Norms(nn.Module):

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from lit_models.objectives.extra_passes import evaluating
+from lit_models.objectives.support.extra_passes import evaluating
 
 if TYPE_CHECKING:
     from lit_models.base import LitGraphModule
