@@ -7,7 +7,7 @@ V^h is drawn uniformly, |V^h| = round(h N), and the graph that stays is induced 
 
 Edges inside V^h vanish and are no targets: sum_v n_v = |cut(V̄, V^h)|.
 
-One draw leaves few targets (Cora, 3 clients: 135 hidden nodes of 1433 features), which a generator learns by heart.
+One draw leaves few targets (Cora, 3 clients: 135 hidden nodes of 1433 features), which a generator memorises.
 Several draws of V^h from one graph show it all nodes but the held-out ones.
 """
 

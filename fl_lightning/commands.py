@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from fl_lightning.command_names import AT_SITES, COMPARING
-from fl_lightning.config_errors import told
+from fl_lightning.config_errors import describe_mistake
 from fl_lightning.errors import MISTAKES
 from fl_lightning.packaged_configs import find_config
 
@@ -30,7 +30,7 @@ def main(args: Sequence[str]) -> int:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
         hint = "" if command in AT_SITES else "(FL_LIGHTNING_TRACEBACK=1 shows where.)\n"
-        sys.stderr.write(f"fl-lightning: error: {told(error)}\n{hint}")
+        sys.stderr.write(f"fl-lightning: error: {describe_mistake(error)}\n{hint}")
         return 1
 
 

@@ -70,7 +70,7 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     return parser._actions  # noqa: SLF001  argparse lists its options nowhere else
 
 
-def told(error: BaseException) -> str:
+def describe_mistake(error: BaseException) -> str:
     """What a class said of its arguments, without the list of types and values into which jsonargparse puts it."""
     while isinstance(error.__cause__, ValueError) and "Does not validate against any of the Union" in str(error):
         error = error.__cause__

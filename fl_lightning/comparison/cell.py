@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from fl_lightning.cli import FederatedCLI
 from fl_lightning.comparison.plan import Cell
-from fl_lightning.config_errors import told
+from fl_lightning.config_errors import describe_mistake
 from fl_lightning.engine.checkpoint import existing
 from fl_lightning.errors import MISTAKES
 from fl_lightning.reporting.monitor import Monitor
@@ -38,28 +38,28 @@ def run_folders(out: Path, cell: Cell) -> list[Path]:
 
 def finished(out: Path, cell: Cell) -> Path | None:
     """The folder of the cell's finished run, if there is one. What failed after its results were written is not finished."""
-    if beside(out, cell, ".failed.json").is_file():
+    if file_of(out, cell, ".failed.json").is_file():
         return None
     return next((p for p in run_folders(out, cell) if (p / "results.json").is_file()), None)
 
 
 def failure(out: Path, cell: Cell) -> str | None:
     """Why the cell failed when it last ran."""
-    path = beside(out, cell, ".failed.json")
+    path = file_of(out, cell, ".failed.json")
     return json.loads(path.read_text(encoding="utf-8"))["reason"] if path.is_file() else None
 
 
-def beside(out: Path, cell: Cell, ending: str) -> Path:
+def file_of(out: Path, cell: Cell, ending: str) -> Path:
     """A file beside the run, in the cell's folder."""
     return out / cell.path / f"cell{ending}"
 
 
 def prepare(out: Path, cell: Cell) -> dict[str, Any]:
     """Write the cell's config and say what its process has to do, as plain values."""
-    config = beside(out, cell, ".yaml")
+    config = file_of(out, cell, ".yaml")
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(f"# {cell}\n" + yaml.safe_dump(cell.config, sort_keys=False), encoding="utf-8")
-    failed = beside(out, cell, ".failed.json")
+    failed = file_of(out, cell, ".failed.json")
     failed.unlink(missing_ok=True)
     arguments = ["fit", "--config", str(config), "--trainer.default_root_dir", str(config.parent)]
     if cell.central:
@@ -70,11 +70,11 @@ def prepare(out: Path, cell: Cell) -> dict[str, Any]:
         arguments += ["--ckpt_path", str(begun[-1])] if begun else []
     return {
         "arguments": arguments,
-        "log": str(beside(out, cell, ".log")),
-        "lock": str(beside(out, cell, ".lock")),
+        "log": str(file_of(out, cell, ".log")),
+        "lock": str(file_of(out, cell, ".lock")),
         "failed": str(failed),
-        "data": str(beside(out, cell, ".data.json")),
-        "monitor": str(beside(out, cell, ".monitor.json")),
+        "data": str(file_of(out, cell, ".data.json")),
+        "monitor": str(file_of(out, cell, ".monitor.json")),
     }
 
 
@@ -114,7 +114,7 @@ def run_cell(job: dict[str, Any]) -> None:
         _failed(job, _last_words(job["log"], begin))
     except Exception as error:  # noqa: BLE001  whatever it is, the table has it in place of the result
         traceback.print_exc()
-        _failed(job, told(error) if isinstance(error, MISTAKES) else f"{type(error).__name__}: {error}")
+        _failed(job, describe_mistake(error) if isinstance(error, MISTAKES) else f"{type(error).__name__}: {error}")
 
 
 def _failed(job: dict[str, Any], reason: str) -> None:

@@ -108,7 +108,7 @@ def compare(asked: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _finish(
     plan: Plan, out: Path, runner: Runner, studies: Sequence[Study], chosen: dict[str, Cell], trials: list[dict[str, Any]]
 ) -> int:
-    from fl_lightning.comparison.cell import beside
+    from fl_lightning.comparison.cell import file_of
 
     cells = [(cell, cell) for cell in plan.cells] + [
         (s.search.cell, chosen[s.search.cell.key]) for s in studies if s.search.cell.key in chosen
@@ -121,7 +121,7 @@ def _finish(
     listed = []
     for _, cell in cells:
         if cell.key in runner.done:
-            folder, data = runner.done[cell.key], beside(out, cell, ".data.json")
+            folder, data = runner.done[cell.key], file_of(out, cell, ".data.json")
             runs.append(load(folder, cell.setting, cell.method, cell.seed, data))
             listed.append(
                 {"folder": os.path.relpath(folder, out), "setting": cell.setting, "method": cell.method, "seed": cell.seed,

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.comparison.cell import beside, failure, finished, prepare, run_cell
+from fl_lightning.comparison.cell import failure, file_of, finished, prepare, run_cell
 from fl_lightning.comparison.plan import Cell
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -114,7 +114,7 @@ class Runner:
                 else f"its process ended with code {process.exitcode} and no results"
             )
             self.failed[cell.key] = reason
-            what = f"FAILED: {reason.splitlines()[0]} (log: {beside(self.out, cell, '.log')})"
+            what = f"FAILED: {reason.splitlines()[0]} (log: {file_of(self.out, cell, '.log')})"
         left = len(running) + len(waiting)
         rest = f" | about {_span(self._estimate(running + waiting))} left" if left else ""
         failures = f", {len(self.failed)} failed" if self.failed else ""

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.comparison.cell import beside, finished, run_folders
+from fl_lightning.comparison.cell import file_of, finished, run_folders
 from fl_lightning.comparison.plan import Cell, Search, trial_cell
 from fl_lightning.comparison.runner import Runner
 
@@ -143,14 +143,14 @@ def monitor(out: Path, cell: Cell) -> tuple[str, str]:
     if folder is not None:
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         return results["metric"], results["mode"]
-    found = json.loads(beside(out, cell, ".monitor.json").read_text(encoding="utf-8"))
+    found = json.loads(file_of(out, cell, ".monitor.json").read_text(encoding="utf-8"))
     return found["metric"], found["mode"]
 
 
 def validation_curve(out: Path, cell: Cell) -> list[float]:
     """The score that chooses the best round, for each validation so far: the global model's, else the mean over clients."""
     folders = run_folders(out, cell)
-    if not folders or not (folders[-1] / "metrics.csv").is_file() or not beside(out, cell, ".monitor.json").is_file():
+    if not folders or not (folders[-1] / "metrics.csv").is_file() or not file_of(out, cell, ".monitor.json").is_file():
         return []
     metric = monitor(out, cell)[0]
     with (folders[-1] / "metrics.csv").open(newline="", encoding="utf-8") as file:

@@ -50,7 +50,7 @@ class Expected:
     def fault(self, payload: Payload) -> str | None:
         """What is wrong with a reply, or ``None``."""
         if not isinstance(payload.values, Mapping):
-            return f"its values are {_shown(payload.values)} instead of names with values"
+            return f"its values are {_shorten(payload.values)} instead of names with values"
         if self.may_be_empty and not payload.values and not payload.tensors:
             return None
         missing = [name for name in self.values if name not in payload.values]
@@ -60,7 +60,7 @@ class Expected:
             if name in payload.values:
                 wanted = rule(payload.values[name])
                 if wanted is not None:
-                    return f"`{name}` of its reply must be {wanted}, but is {_shown(payload.values[name])}"
+                    return f"`{name}` of its reply must be {wanted}, but is {_shorten(payload.values[name])}"
         if self.layout is not None and payload.values.get("num_samples") != 0:
             wrong = check_layout(payload.tensors, self.layout)
             if wrong is not None:
@@ -154,7 +154,7 @@ def _is_number(value: Any) -> bool:
     return abs(value) <= sys.float_info.max  # not NaN, not infinite; a larger whole number is no float
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -59,7 +59,7 @@ class ClipNorm(UploadTransform):
         self.max_norm = max_norm
 
     def __call__(self, update: Mapping[str, Tensor], upload: Upload) -> dict[str, Tensor]:
-        norm = math.sqrt(sum(float(delta.double().abs().square().sum()) for delta in update.values()))
+        norm = math.sqrt(sum(float(delta.abs().double().square().sum()) for delta in update.values()))
         factor = min(1.0, self.max_norm / norm) if norm > 0 else 1.0
         return {name: delta * factor for name, delta in update.items()}
 

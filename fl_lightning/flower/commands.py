@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fl_lightning.flower.certificates import write_authority_and_certificate, write_site_key
 from fl_lightning.flower.extra import require_flower
-from fl_lightning.flower.processes.children import beside
+from fl_lightning.flower.processes.children import make_command
 from fl_lightning.flower.server_config import ServerConfig
 from fl_lightning.flower.site_config import SiteConfig
 from fl_lightning.flower.yaml_config import address, name
@@ -143,7 +143,7 @@ def _client(arguments: argparse.Namespace) -> int:
 
 def _become(script: str, spec: dict) -> int:
     """Replace this process, which has torch in memory, by a small one."""
-    command = [*beside(script), json.dumps(spec)]
+    command = [*make_command(script), json.dumps(spec)]
     sys.stdout.flush()
     os.execv(command[0], command)
 

@@ -77,7 +77,7 @@ class MOON(AddedTerm):
     def measure(self, module: LitGraphModule, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Ids of the training samples of a batch, and their embeddings by the received and the previous model."""
         received = module.embed(batch)
-        with holding(module, self._previous):
+        with hold_weights(module, self._previous):
             previous = module.embed(batch)
         if self._width is None:
             self._width = module(batch).size(1)
@@ -126,7 +126,7 @@ def rows_of(embedding: Tensor, ids: Tensor, batch: Any) -> Tensor:
 
 
 @contextmanager
-def holding(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+def hold_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """The module with other weights and buffers for a block. Its own tensors are put aside, not copied or changed.
 
     Raises:

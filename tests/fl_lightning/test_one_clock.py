@@ -235,6 +235,7 @@ def test_a_run_that_goes_on_has_the_rates_of_one_that_never_stopped(tmp_path, ki
     assert without_times(whole.results) == without_times(trainer.results)
 
 
+@pytest.mark.slow
 def test_worker_processes_have_the_same_clock(tmp_path):
     settings = {"num_rounds": 3, "monitor": "loss", "clients_per_round": 3}
     one = federate(tmp_path / "a", lambda: Scheduled("ReduceLROnPlateau"), clients(batch_size=5), **settings)

@@ -1,4 +1,4 @@
-"""Fit and evaluate as Lightning's loops do (2.6), but shorter where nobody looks: for many runs of few small batches.
+"""Fit and evaluate as Lightning's loops do (2.6), but shorter where no hook is called: for many runs of few small batches.
 
 A stock batch calls some forty hooks, most of them empty, which costs more than the step of a small model. Here it is asked
 once a run who has an own version of a hook around a batch. If nobody has, what remains is done in Lightning's order, with

@@ -101,7 +101,7 @@ def end_with_parent(with_signal: int = signal.SIGTERM) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, with_signal)
 
 
-def beside(script: str) -> list[str]:
+def make_command(script: str) -> list[str]:
     """The command that runs a script of this folder."""
     return [sys.executable, str(HERE / script)]
 

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from children import Children, beside, end_on_signals, flower, listens, say
+from children import Children, end_on_signals, flower, listens, make_command, say
 
 
 def main(spec: dict) -> int:
@@ -54,7 +54,7 @@ def main(spec: dict) -> int:
             "--superexec-auth-secret-file", str(secret),
         ],
         "edge": [
-            *beside("edge.py"),
+            *make_command("edge.py"),
             json.dumps({"upstream": spec["control"], **{k: spec[k] for k in ("listen", "certificate", "key", "ca")}}),
         ],
     }  # fmt: skip

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from children import Children, beside, end_on_signals, flower, free_port, say
+from children import Children, end_on_signals, flower, free_port, make_command, say
 
 # Hands the arguments of Flower's `flwr-clientapp` to the process that forks ClientApps (zygote.py).
 SHIM = """import json, socket, sys
@@ -66,9 +66,9 @@ def main(spec: dict) -> int:  # noqa: C901  the life of a site in its order
     runtime = f"127.0.0.1:{free_port()}"
     commands = {
         "worker": [*spec["worker"], worker],
-        "zygote": [*beside("zygote.py"), zygote],
+        "zygote": [*make_command("zygote.py"), zygote],
         "supernode": [
-            *beside("supernode.py"), "--superlink", spec["server"], "--root-certificates", spec["ca"],
+            *make_command("supernode.py"), "--superlink", spec["server"], "--root-certificates", spec["ca"],
             "--auth-supernode-private-key", spec["key"], "--host", "127.0.0.1", "--port", runtime.rsplit(":", 1)[1],
             "--isolation", "process", "--superexec-auth-secret-file", str(secret),
         ],

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from fake_runs import results, write_run
 
-from fl_lightning.comparison.cell import beside, finished
+from fl_lightning.comparison.cell import file_of, finished
 from fl_lightning.comparison.plan import Cell
 from fl_lightning.comparison.runner import Runner
 
@@ -17,11 +17,11 @@ def test_a_run_that_failed_is_never_counted_even_if_it_left_results(tmp_path):
     runner = Runner(tmp_path, 1, None, said.append)
     runner._end(CELL, SimpleNamespace(exitcode=-9), 1.0, [], [])
     assert runner.done == {} and "signal 9" in runner.failed[CELL.key] and "1 failed" in said[0]
-    beside(tmp_path, CELL, ".failed.json").write_text('{"reason": "why"}')
+    file_of(tmp_path, CELL, ".failed.json").write_text('{"reason": "why"}')
     assert finished(tmp_path, CELL) is None  # the next start tries it again
     runner._end(CELL, SimpleNamespace(exitcode=1), 1.0, [], [])
     assert runner.done == {} and runner.failed == {CELL.key: "why"}
-    beside(tmp_path, CELL, ".failed.json").unlink()
+    file_of(tmp_path, CELL, ".failed.json").unlink()
     assert finished(tmp_path, CELL) is not None
 
 

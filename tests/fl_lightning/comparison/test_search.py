@@ -8,7 +8,7 @@ from fake_runs import results, write_run
 
 pytest.importorskip("optuna", reason="the extra `search` is not installed")
 
-from fl_lightning.comparison.cell import beside, finished
+from fl_lightning.comparison.cell import file_of, finished
 from fl_lightning.comparison.plan import Cell, Search
 from fl_lightning.comparison.search import Study, search_all, trial_table, validation_curve
 
@@ -35,7 +35,7 @@ class Results:
                 content = results(val=best, mode=self.mode, glob=-1.0)
                 content["test"] = "not to be read"
                 write_run(folder, content, curve=[(s, None) for s in scores])
-                beside(self.out, cell, ".monitor.json").write_text(json.dumps({"metric": "accuracy", "mode": self.mode}))
+                file_of(self.out, cell, ".monitor.json").write_text(json.dumps({"metric": "accuracy", "mode": self.mode}))
             self.done[cell.key] = folder
 
 
@@ -88,7 +88,7 @@ def test_a_running_trial_is_stopped_at_the_first_round_behind(tmp_path):
     assert stop(cell) is False  # nothing there yet
     folder = write_run(tmp_path / cell.path / "cell" / "version_0", results(), curve=[(0.0, None)] * 2)
     (folder / "results.json").unlink()
-    beside(tmp_path, cell, ".monitor.json").write_text('{"metric": "accuracy", "mode": "max"}')
+    file_of(tmp_path, cell, ".monitor.json").write_text('{"metric": "accuracy", "mode": "max"}')
     assert stop(cell) is False  # warming up
     with (folder / "metrics.csv").open("a") as file:
         file.write("2,0.0,,1,1\n3,0.")  # the last line is still being written

@@ -72,7 +72,7 @@ def test_another_layout_is_refused(change):
         UploadTransform()({}, WHO)
 
 
-def test_clients_upload_clipped_updates_in_all_engines(tmp_path):
+def test_clients_upload_clipped_updates(tmp_path):
     plain = federate(tmp_path / "plain", Linear, clients((10, 16)), num_rounds=1)
     none = federate(tmp_path / "none", Linear, clients((10, 16)), num_rounds=1, upload_transforms=[])
     assert torch.equal(plain.module.net.weight, none.module.net.weight)
@@ -81,6 +81,12 @@ def test_clients_upload_clipped_updates_in_all_engines(tmp_path):
     settings = {"num_rounds": 1, "upload_transforms": [ClipNorm(0.01)]}
     clipped = federate(tmp_path / "a", Linear, clients((10, 16)), **settings)
     assert 0 < (clipped.module.net.weight - start).norm() <= 0.01 < (plain.module.net.weight - start).norm()
+
+
+@pytest.mark.slow
+def test_worker_processes_clip_the_same(tmp_path):
+    settings = {"num_rounds": 1, "upload_transforms": [ClipNorm(0.01)]}
+    clipped = federate(tmp_path / "a", Linear, clients((10, 16)), **settings)
     workers = federate(tmp_path / "b", Linear, clients((10, 16)), engine=WorkerProcesses(1), **settings)
     both = (checkpoint_tensors(last_checkpoint(run.run_dir)) for run in (clipped, workers))
     assert_same_bits(*both)

@@ -18,7 +18,7 @@ from objective_samples import (
 )
 
 from lit_models.objectives import ERM, MOON, FedProx, moon
-from lit_models.objectives.moon import contrastive, cosine, holding, rows_of
+from lit_models.objectives.moon import contrastive, cosine, hold_weights, rows_of
 
 
 def close(found, expected):
@@ -201,13 +201,13 @@ def test_holding_puts_the_models_own_tensors_back():
     module.bn.running_mean.fill_(3.0)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     places = {name: value.data_ptr() for name, value in module.state_dict().items()}
-    with pytest.raises(RuntimeError, match="on purpose"), holding(module, {n: v + 1 for n, v in before.items()}):
+    with pytest.raises(RuntimeError, match="on purpose"), hold_weights(module, {n: v + 1 for n, v in before.items()}):
         assert torch.equal(module.layer.weight, before["layer.weight"] + 1) and module.bn.running_mean[0] == 4.0
         raise RuntimeError("on purpose")
     assert_same(dict(module.state_dict()), before)
     assert {name: value.data_ptr() for name, value in module.state_dict().items()} == places
     with pytest.raises(ValueError, match="previous model that `MOON` remembers is not a `Linear` with these layers"):
-        with holding(module, {"layer.weight": torch.ones(1, 2)}):
+        with hold_weights(module, {"layer.weight": torch.ones(1, 2)}):
             pass
 
 
