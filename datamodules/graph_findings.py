@@ -3,7 +3,7 @@
 import torch
 from torch_geometric.data import Data
 
-from datamodules.findings import Finding, finding
+from datamodules.findings import Finding, either, finding, remark
 from datamodules.graph_statistics import isolated_nodes
 from datamodules.sparse import empty_rows
 
@@ -37,7 +37,8 @@ def client_findings(client: int, graph: Data) -> list[Finding]:
         )
     elif isolated:
         message = (
-            f"{isolated} of {nodes} nodes of client {client} have no neighbour there: features alone classify them."
+            f"{isolated} of {nodes} nodes of client {client} {either(isolated, 'has', 'have')} no neighbour there: features "
+            "alone tell the class."
         )
         remedy = (
             "`data.init_args.partition: louvain` or `metis` keeps neighbours together; "
@@ -46,18 +47,9 @@ def client_findings(client: int, graph: Data) -> list[Finding]:
         found.append(finding("isolated_nodes", client, isolated, message, remedy))
     unlabeled = int((graph.y < 0).sum())
     if unlabeled:
-        message = (
-            f"{unlabeled} of {nodes} nodes of client {client} have no label: they pass messages and are in no split."
-        )
-        found.append(
-            finding(
-                "unlabeled_nodes",
-                client,
-                unlabeled,
-                message,
-                "Nothing, if this is meant; otherwise fill in the labels.",
-            )
-        )
+        has = either(unlabeled, "has no label: it passes messages and is", "have no label: they pass messages and are")
+        message = f"{unlabeled} of {nodes} nodes of client {client} {has} in no split."
+        found.append(remark("unlabeled_nodes", client, unlabeled, message, "; otherwise fill in the labels."))
     return found
 
 
@@ -67,7 +59,8 @@ def graph_findings(graph: Data, lost: int, note: str) -> list[Finding]:
     edges = graph.edge_index.size(1) // 2
     if lost:
         message = (
-            f"{lost} of {edges} edges ({lost / edges:.1%}) join nodes of different clients and are lost to training."
+            f"{lost} of {edges} edges ({lost / edges:.1%}) {either(lost, 'joins', 'join')} nodes of different clients and "
+            f"{either(lost, 'is', 'are')} lost to training."
         )
         remedy = (
             "Fewer clients or `data.init_args.partition: metis` lose fewer; FedSage+ generates the missing neighbours."
@@ -75,7 +68,7 @@ def graph_findings(graph: Data, lost: int, note: str) -> list[Finding]:
         found.append(finding("lost_edges", None, lost, message, remedy))
     bare = empty_rows(graph.x)
     if bare:
-        message = f"{bare} of {int(graph.num_nodes)} nodes have no features at all (all zero)."
+        message = f"{bare} of {int(graph.num_nodes)} nodes {either(bare, 'has', 'have')} no features at all (all zero)."
         found.append(
             finding(
                 "no_features",
@@ -86,6 +79,6 @@ def graph_findings(graph: Data, lost: int, note: str) -> list[Finding]:
             )
         )
     if note:
-        remedy = "Nothing, if this is meant (`partition.json` has the result); else another `data.init_args.partition`."
-        found.append(finding("partition_note", None, 1, note, remedy))
+        more = " (`partition.json` has the result); else another `data.init_args.partition`."
+        found.append(remark("partition_note", None, 1, note, more))
     return found

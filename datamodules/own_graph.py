@@ -24,7 +24,7 @@ from datamodules.predicted import PredictedRows
 from datamodules.sparse import normalize_rows
 from datamodules.split import STAGES
 from datamodules.tables.clients import find_client_folders
-from datamodules.tables.findings import find_in_tables, find_missing_classes
+from datamodules.tables.findings import explain_no_edges, find_in_tables, find_missing_classes
 from datamodules.tables.graph_reader import read_graph
 from datamodules.tables.graph_spec import GraphSpec, TrainedFeatures
 from datamodules.tables.graph_tables import GraphTables
@@ -140,7 +140,8 @@ class GraphCSVDataModule(GraphDataModule):
     def _name_everything(self) -> None:
         """What the tables say of themselves, under the names that predictions and reports ask for."""
         tables = self._tables
-        self.class_names, self.feature_names, self.client_names = tables.class_names, tables.features.names, tables.client_names
+        self.class_names, self.feature_names = tables.class_names, tables.features.names
+        self.client_names, self.row_clients = tables.client_names, tables.row_clients
         self.original_ids, self.notices = tables.ids, tables.notices
 
     # Lightning
@@ -212,13 +213,24 @@ class GraphCSVDataModule(GraphDataModule):
     @property
     def dropped_rows(self) -> list[dict[str, Any]]:
         """``{"row", "reason", "id"}`` of each row of nodes that is not in the graph; rows of several tables go on. Then
-        ``{"row", "reason", "link", "file"}`` of the links that no node has a part in, the first 100,000; rows count by file."""
+        ``{"row", "reason", "link", "file"}`` of the lines that are no link between two nodes, the first 100,000; these rows
+        count by file."""
         return self._tables.list_unusable(super().dropped_rows)
 
     @property
     def num_rows_read(self) -> int:
         """Rows of nodes and of links in the files."""
         return len(self.original_ids) + self._tables.found_links.links.lines
+
+    @property
+    def row_counts(self) -> dict[str, dict[str, int]]:
+        """How many nodes and how many links were ``read`` and ``left_out``. Of the latter, those ``leading_elsewhere`` go from
+        a node to an id that is no node's here, and were left out because ``unknown_ids: drop`` says so."""
+        links, nodes = self._tables.found_links.links, len(self._tables.list_unusable_rows(super().dropped_rows))
+        return {
+            "nodes": {"read": len(self.original_ids), "left_out": nodes},
+            "links": {"read": links.lines, "left_out": links.num_left_out, "leading_elsewhere": links.num_elsewhere},
+        }
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -240,10 +252,11 @@ class GraphCSVDataModule(GraphDataModule):
         counts = {"lines": links.lines, **tables.link_counts, "unknown": links.num_unknown, "bad": links.num_bad,
                   "of_dropped_nodes": links.of_dropped}  # fmt: skip
         whole, others = report["labels_whole"], report["findings"]
-        found = find_in_tables(tables, sum(whole), self.spec.columns.label, self.partition == "folder")
+        found = find_in_tables(tables, self.spec, sum(whole))
         if self.client_names:
             found += find_missing_classes(self.client_names, self.class_names, report["labels"], whole)
             others = with_remedies(others, REMEDIES)
+            others = explain_no_edges(others, self.client_names, tables.without_links)
         return {**report, "findings": found + others, "split": self._split_name, "client_names": self.client_names,
                 "class_names": self.class_names, "links": counts, "notices": self.notices}  # fmt: skip
 

@@ -47,7 +47,8 @@ class FederationSettings:
             fl_lightning.engine.ClipNorm, init_args: {max_norm: 1.0}}]``.
         score_each_on_global: After training, also score every client's own model on the server's data. For that one step the
             models are uploaded. Default: only for ``LocalOnly``.
-        max_dropped_share: The largest share of the data's rows that may be unusable; beyond it ``fit`` stops before round 1.
+        max_dropped_share: The largest share of the data's rows, of nodes and of links each, that may be unusable; beyond it
+            ``fit`` stops before round 1.
             1.0 trains whatever is left.
         fast_loops: Fit and evaluate with one Trainer for all rounds, and go through Lightning's loops in a short way where
             nobody can tell the difference: the same bits in less than half the time of a small fit. ``false``: a new stock

@@ -33,9 +33,8 @@ def inspect_root(spec: GraphSpec) -> list[str]:
                and not _is_same(path, spec.predict_root)]  # fmt: skip
     if spec.folders:
         strange = [path.name for path in folders if path not in spec.folders]
-        bare = [path.name for path in spec.folders if not (path / spec.edges).is_file()]
         notices = [f"no clients, since they have no `{nodes}`: the folders {quote_all(strange)}."] * bool(strange)
-        return notices + [f"no links are read for clients without `{spec.edges}`: {quote_all(bare)}."] * bool(bare)
+        return notices + _tell_of_clients_without_links(spec)
     if not (root / nodes).is_file():
         content = f"It holds {quote_all([path.name for path in inside])}" if inside else "It holds nothing"
         raise ValueError(
@@ -44,6 +43,27 @@ def inspect_root(spec: GraphSpec) -> list[str]:
         )
     unread = [path.name for path in folders if (path / nodes).is_file()]
     return [f"`{root / nodes}` is read, and the folders {quote_all(unread)} are not."] * bool(unread)
+
+
+def _tell_of_clients_without_links(spec: GraphSpec) -> list[str]:
+    bare = find_clients_without_links(spec)
+    if not bare:
+        return []
+    beside = list(dict.fromkeys(name for names in bare.values() for name in names))
+    there = f" There is {quote_all(beside)}: is it that (`data.init_args.edges`)?" if beside else ""
+    return [f"no links are read for clients without `{spec.edges}`: {quote_all(list(bare))}.{there}"]
+
+
+def find_clients_without_links(spec: GraphSpec) -> dict[str, list[str]]:
+    """Clients whose folder has no table of links, each with the files that lie there and are not read."""
+    return {path.name: list_other_files(path, spec) for path in spec.folders if not (path / spec.edges).is_file()}
+
+
+def list_other_files(folder: Path, spec: GraphSpec) -> list[str]:
+    """Files in a folder that are neither its nodes nor its features, hidden ones apart: a table of links, perhaps."""
+    known = {spec.nodes, spec.features}
+    return sorted(path.name for path in folder.iterdir()
+                  if path.is_file() and path.name not in known and not path.name.startswith("."))  # fmt: skip
 
 
 def assign_clients(spec: GraphSpec, tables: Mapping[str, NodeTable]) -> tuple[list[str], Tensor]:
@@ -65,6 +85,17 @@ def assign_clients(spec: GraphSpec, tables: Mapping[str, NodeTable]) -> tuple[li
     names = sort_names(found)
     number = {name: place for place, name in enumerate(names)} | {"": -1}
     return names, torch.tensor([number[text] for text in table.client], dtype=torch.long)
+
+
+def name_row_clients(spec: GraphSpec, tables: Mapping[str, NodeTable]) -> list[str]:
+    """The client of each of the R rows of the tables, also of those that are no node, ``""`` = nobody; none where a
+    partitioner makes the clients."""
+    if spec.clients is None:
+        return []
+    if spec.clients == "folder":
+        return [name for name, table in tables.items() for _ in table.ids]
+    (table,) = tables.values()
+    return table.row_client
 
 
 def _is_same(path: Path, other: Path | None) -> bool:

@@ -3,41 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from datamodules.findings import Finding, finding, tell_if
+from datamodules.findings import Finding, either, finding, remark, tell_if
 from datamodules.tables.features import NodeFeatures
+from datamodules.tables.graph_spec import GraphSpec
 from datamodules.tables.graph_tables import GraphTables
 from datamodules.tables.names import is_number, quote, quote_all
 
-THOUSANDS = 1000
 FEW = 0.1
 
 
-def find_in_tables(tables: GraphTables, labelled: int, label: str | None, from_folders: bool) -> list[Finding]:
+def find_in_tables(tables: GraphTables, spec: GraphSpec, labelled: int) -> list[Finding]:
     """What concerns the files as such.
 
     Args:
         tables: What was read.
+        spec: How it was read.
         labelled: Number of labelled nodes that are trained and scored on.
-        label: Name of the column of labels.
-        from_folders: Whether each client has a folder of its own.
     """
     classes = len(tables.class_names)
-    repeated, nobody = tables.found_links.repeated_ids if from_folders else 0, int((tables.owner == -1).sum())
+    repeated = tables.found_links.repeated_ids if spec.clients == "folder" else 0
+    nobody = int((tables.owner == -1).sum())
     return [
         *_find_bad_rows(tables),
         *tell_if("many_classes", classes if 4 < labelled < 2 * classes else 0,
                  f"{labelled} labelled nodes have {classes} different labels.",
                  "Is `data.init_args.label_column` right? Measurements must be put into classes first."),
-        *_find_guesses(tables.features, label),
+        *_find_guesses(tables.features, spec.columns.label),
         *tables.odd_labels,
         *_find_clients_without_nodes(tables),
+        *_find_unread_links(tables.without_links, spec.edges),
         *_find_unusable_links(tables),
         *_find_odd_links(tables),
-        *tell_if("shared_ids", repeated, f"{repeated} ids occur at several clients: each client's node is its own, and links "
-                 "between clients cannot name them.", "Make ids unique, for example by the client's name in front."),
-        *tell_if("no_client", nobody, f"{nobody} nodes belong to no client: they are in the global graph only."),
+        *tell_if("shared_ids", repeated, f"{repeated} {either(repeated, 'id occurs', 'ids occur')} at several clients: each "
+                 "client's node is its own, and links between clients cannot name them.", "Make ids unique, for example by the "
+                 "client's name in front."),
+        *tell_if("no_client", nobody, f"{nobody} {either(nobody, 'node belongs', 'nodes belong')} to no client: in the global "
+                 "graph only."),
     ]  # fmt: skip
 
 
@@ -56,17 +59,18 @@ def find_missing_classes(
     for client, own in enumerate(labels):
         absent = [name for name, here, anywhere in zip(classes, own, whole, strict=True) if anywhere and not here]
         if absent:
-            found.append(finding("missing_classes", client, len(absent), f"Client {clients[client]!r} has no "
-                                 f"node of {len(absent)} of {len(classes)} classes "
-                                 f"({', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}).",
-                                 "Nothing, if this is meant: the model has all classes everywhere."))  # fmt: skip
+            found.append(remark("missing_classes", client, len(absent), f"Client {clients[client]!r} has no "
+                                f"node of {len(absent)} of {len(classes)} classes "
+                                f"({', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}).",
+                                ": the model has all classes everywhere."))  # fmt: skip
     return found
 
 
 def _find_bad_rows(tables: GraphTables) -> list[Finding]:
     bad = tables.bad_rows
     some = ", ".join(f"{d['row']} ({d['reason']})" for d in bad[:5]) + (", ..." if len(bad) > 5 else "")
-    return tell_if("invalid_rows", len(bad), f"{len(bad)} rows of nodes cannot be used: rows {some}.",
+    return tell_if("invalid_rows", len(bad), f"{len(bad)} {either(len(bad), 'row', 'rows')} of nodes cannot be used: "
+                   f"{either(len(bad), 'row', 'rows')} {some}.",
                    "Correct them in the file; all are in `dropped_rows`. A column with many blanks is better left out of "
                    "`data.init_args.features`.")  # fmt: skip
 
@@ -78,26 +82,47 @@ def _find_clients_without_nodes(tables: GraphTables) -> list[Finding]:
                    "each, or a folder per client.")  # fmt: skip
 
 
+def _find_unread_links(without: Mapping[str, Sequence[str]], edges: str) -> list[Finding]:
+    """Clients without a table of links in whose folders there is another file, which may be one."""
+    asked = {client: names for client, names in without.items() if names}
+    there = list(dict.fromkeys(name for names in asked.values() for name in names))
+    return tell_if("unread_links", len(asked), f"{quote_all(list(asked))}: no links are read, since there is no `{edges}`, but "
+                   f"there is {quote_all(there)}.", f"If that has the links: `data.init_args.edges: {''.join(there[:1])}`.")
+
+
+def explain_no_edges(
+    findings: Sequence[Finding], clients: Sequence[str], without: Mapping[str, Sequence[str]]
+) -> list[Finding]:
+    """The findings; where a client has no edge because no table of links was read, with the remedy for that."""
+    return [{**f, "remedy": "A file beside its nodes is not read: see `unread_links`, and name it in `data.init_args.edges`."}
+            if f["kind"] == "no_edges" and without.get(clients[f["client"]]) else f for f in findings]  # fmt: skip
+
+
 def _find_unusable_links(tables: GraphTables) -> list[Finding]:
     """Links that were left out because of an end that is no node."""
     links = tables.found_links.links
+    unknown, bad, dropped = links.num_unknown, links.num_bad, links.of_dropped
     return [
-        *tell_if("unknown_ids", links.num_unknown, f"{links.num_unknown} of {links.lines} links name an id that no node has "
-                 f"and were left out: {'; '.join(links.unknown)}.", "Add these nodes, or correct the links."),
-        *tell_if("invalid_links", links.num_bad, f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}.",
-                 "Correct them in the file."),
-        *tell_if("links_of_dropped_nodes", links.of_dropped, f"{links.of_dropped} of {links.lines} links end at a node whose "
-                 "row cannot be used, and were left out.", "Correct the rows of nodes."),
+        *tell_if("unknown_ids", unknown, f"{unknown} of {links.lines} links {either(unknown, 'names', 'name')} an id that no "
+                 f"node has and {either(unknown, 'was', 'were')} left out: {'; '.join(links.unknown)}.",
+                 "Add these nodes, or correct the links."),
+        *tell_if("invalid_links", bad, f"{bad} of {links.lines} lines {either(bad, 'is', 'are')} no link: "
+                 f"{'; '.join(links.bad)}.", "Correct them in the file."),
+        *tell_if("links_of_dropped_nodes", dropped, f"{dropped} of {links.lines} links {either(dropped, 'ends', 'end')} at a "
+                 f"node whose row cannot be used, and {either(dropped, 'was', 'were')} left out.",
+                 "Correct the rows of nodes."),
     ]  # fmt: skip
 
 
 def _find_odd_links(tables: GraphTables) -> list[Finding]:
     """Links of a node to itself, and those that say again what an earlier one said."""
     lines, loops, repeated = tables.found_links.links.lines, tables.link_counts["self_loops"], tables.link_counts["repeated"]
+    alone = tables.link_counts["only_self_loops"]
     return [
-        *tell_if("self_loops", loops, f"{loops} of {lines} links go from a node to itself and were left out; "
-                 f"{tables.link_counts['only_self_loops']} nodes have no other."),
-        *tell_if("repeated_links", repeated, f"{repeated} of {lines} links repeat an earlier line; each counts once."),
+        *tell_if("self_loops", loops, f"{loops} of {lines} links {either(loops, 'goes', 'go')} from a node to itself and "
+                 f"{either(loops, 'was', 'were')} left out; {alone} {either(alone, 'node has', 'nodes have')} no other."),
+        *tell_if("repeated_links", repeated, f"{repeated} of {lines} links {either(repeated, 'repeats', 'repeat')} an earlier "
+                 "line; each counts once."),
     ]  # fmt: skip
 
 
@@ -132,16 +157,18 @@ def find_odd_labels(labels: Sequence[str], where: Callable[[int], str], column: 
     found = []
     if 0 < len(few) <= FEW * len(places):
         others = "names" if kind == "numbers" else "numbers"
-        found.append(finding("odd_labels", None, len(few), f"{len(few)} of {len(places)} labels in {column!r} are {kind}, the "
+        found.append(finding("odd_labels", None, len(few), f"{len(few)} of {len(places)} labels in {column!r} "
+                             f"{either(len(few), f'is a {kind[:-1]}', f'are {kind}')}, the "
                              f"others {others}: {_examples(few, labels, where)}.", "Correct them, or nothing if they are "
                              "classes; `data.init_args.classes` lists what may occur."))  # fmt: skip
     count = Counter(labels[place] for place in places)
     told = set(few)
     single = [place for place in places if count[labels[place]] == 1 and place not in told]
-    if single and len(places) >= THOUSANDS and len(single) <= FEW * len(count):
-        found.append(finding("rare_classes", None, len(single), f"{len(single)} of {len(count)} classes have a single one of "
-                             f"{len(places)} labelled nodes: {_examples(single, labels, where)}.", "Correct a slip of the "
-                             "pen, or leave the label blank: a class of one node cannot be learnt and scored."))  # fmt: skip
+    if single and 2 * len(count) <= len(places):  # with more classes it is `many_classes`
+        found.append(finding("rare_classes", None, len(single), f"{len(single)} of {len(count)} classes "
+                             f"{either(len(single), 'has', 'have')} a single one of {len(places)} labelled nodes, which cannot "
+                             f"be both trained and tested on: {_examples(single, labels, where)}.", "Correct a slip of the "
+                             "pen, label more nodes of it, or leave this label blank."))  # fmt: skip
     return found
 
 

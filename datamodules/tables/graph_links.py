@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from datamodules.findings import either
+from datamodules.tables.clients import list_other_files
 from datamodules.tables.graph_spec import GraphSpec
 from datamodules.tables.links import Links, read_links
+from datamodules.tables.names import quote_all
 from datamodules.tables.nodes import NodeTable
 
 
@@ -38,16 +42,16 @@ def read_graph_links(spec: GraphSpec, tables: Mapping[str, NodeTable]) -> GraphL
     links, start = Links(), 0
     everywhere: dict[str, int] = {}
     repeated: set[str] = set()
-    for table in tables.values():
+    for client, table in tables.items():
         position = {drop["id"]: -1 for drop in table.dropped}
         position |= {table.ids[row]: start + place for place, row in enumerate(table.kept.tolist())}
         start += len(table.kept)
         path = table.path.parent / spec.edges
         if not spec.folders and not path.is_file():
-            raise ValueError(f"`data.init_args.edges` is {spec.edges!r}, but `{path}` is no file. A graph without "
-                             f"links has a table of links with its first line only: {','.join(spec.ends)}.")  # fmt: skip
+            _refuse_without_links(spec, path, table.path.parent)
         if path.is_file():
-            links.add(read_links(path, *spec.ends, spec.edge_form, position))
+            shown = f"{client}/{path.name}" if spec.folders else path.name
+            links.add(read_links(path, *spec.ends, spec.edge_form, position, shown))
         repeated |= everywhere.keys() & position.keys()
         everywhere |= position
     between = spec.root / spec.edges
@@ -60,15 +64,26 @@ def read_graph_links(spec: GraphSpec, tables: Mapping[str, NodeTable]) -> GraphL
     return GraphLinks(links, _count_dangling(links, places, start), len(repeated))
 
 
+def _refuse_without_links(spec: GraphSpec, path: Path, folder: Path) -> None:
+    beside = list_other_files(folder, spec)
+    there = f" Is it {quote_all(beside)}, which lies there?" if beside else ""
+    raise ValueError(
+        f"`data.init_args.edges` is {spec.edges!r}, but `{path}` is no file.{there} A graph without links has a table of "
+        f"links with its first line only: {','.join(spec.ends)}."
+    )
+
+
 def _refuse_unusable(spec: GraphSpec, links: Links) -> None:
     if links.num_unknown and spec.unknown_ids == "raise":
         raise ValueError(
-            f"{links.num_unknown} of {links.lines} links name an id that no node has: {'; '.join(links.unknown)}. "
+            f"{links.num_unknown} of {links.lines} links {either(links.num_unknown, 'names', 'name')} an id that no node has: "
+            f"{'; '.join(links.unknown)}. "
             "Correct them, or leave these links out with `data.init_args.unknown_ids: drop`."
         )
     if links.num_bad and spec.invalid == "raise":
         raise ValueError(
-            f"{links.num_bad} of {links.lines} lines are no link: {'; '.join(links.bad)}. Correct them, or leave them "
+            f"{links.num_bad} of {links.lines} lines {either(links.num_bad, 'is', 'are')} no link: "
+            f"{'; '.join(links.bad)}. Correct them, or leave them "
             "out with `data.init_args.invalid: drop`."
         )
     if links.lines and not links.touching:

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 
 from datamodules.split import STAGES
 from datamodules.tables.classes import number_classes
-from datamodules.tables.clients import assign_clients, inspect_root
+from datamodules.tables.clients import assign_clients, find_clients_without_links, inspect_root, name_row_clients
 from datamodules.tables.features import degree_features, read_features, stack_features
 from datamodules.tables.findings import find_odd_labels
 from datamodules.tables.graph_links import read_graph_links
@@ -63,8 +63,10 @@ def read_graph(spec: GraphSpec) -> GraphTables:
     if spec.columns.split is not None:
         _set_masks(graph, tables)
     return GraphTables(
-        graph, graph.node_id, ids, bad_rows, class_names, client_names, owner, replace(features, matrices=[]), found,
-        describe_links(found.links.pairs, len(rows)), odd, notices + found.links.notices,
+        graph=graph, rows=graph.node_id, ids=ids, bad_rows=bad_rows, class_names=class_names, client_names=client_names,
+        row_clients=name_row_clients(spec, tables), owner=owner, features=replace(features, matrices=[]), found_links=found,
+        without_links=find_clients_without_links(spec), link_counts=describe_links(found.links.pairs, len(rows)),
+        odd_labels=odd, notices=notices + found.links.notices,
     )  # fmt: skip
 
 

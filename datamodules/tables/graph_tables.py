@@ -27,9 +27,11 @@ class GraphTables:
         bad_rows: ``{"row", "reason", "id", "file"}`` of the rows that are no node.
         class_names: Names of the classes.
         client_names: Names of the clients; none where a partitioner makes them.
+        row_clients: The client of each of the R rows, ``""`` = nobody; none where a partitioner makes the clients.
         owner: Number of each node's client, int64 ``(N,)``, -1 = nobody; empty where a partitioner makes the clients.
         features: How the features were found; without the matrices, which ``graph`` has.
         found_links: All links of all files.
+        without_links: Clients whose folder has no table of links, each with the files that lie there and are not read.
         link_counts: What is among the links: :func:`~datamodules.tables.links.describe_links`.
         odd_labels: Findings about labels unlike the others.
         notices: What was found out instead of given.
@@ -41,9 +43,11 @@ class GraphTables:
     bad_rows: list[dict[str, Any]] = field(default_factory=list)
     class_names: list[str] = field(default_factory=list)
     client_names: list[str] = field(default_factory=list)
+    row_clients: list[str] = field(default_factory=list)
     owner: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
     features: NodeFeatures = field(default_factory=NodeFeatures)
     found_links: GraphLinks = field(default_factory=GraphLinks)
+    without_links: dict[str, list[str]] = field(default_factory=dict)
     link_counts: dict[str, int] = field(default_factory=dict)
     odd_labels: list[Finding] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -54,7 +58,11 @@ class GraphTables:
         spread[self.rows] = values
         return spread
 
-    def list_unusable(self, left_out: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-        """Rows that are no node, with those of nodes that were left out for another reason; then unusable links."""
+    def list_unusable_rows(self, left_out: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+        """Rows that are no node, with those of nodes that were left out for another reason."""
         more = [{**drop, "id": self.ids[drop["row"]]} for drop in left_out]
-        return sorted(self.bad_rows + more, key=lambda drop: drop["row"]) + self.found_links.links.unusable
+        return sorted(self.bad_rows + more, key=lambda drop: drop["row"])
+
+    def list_unusable(self, left_out: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+        """The same, and then lines that are no link between two nodes."""
+        return self.list_unusable_rows(left_out) + self.found_links.links.left_out

@@ -3,7 +3,7 @@ both directions, links of a node to itself, and ids that no node has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from datamodules.tables.names import quote, quote_all
-from datamodules.tables.table import Table, TableFormat
+from datamodules.tables.table import Chunk, Table, TableFormat
 
 UNKNOWN = ("raise", "drop")
 EXAMPLES = 10
 UNKNOWN_ENDS = "no link: neither end is a node"
 MOST_LISTED = 100_000  # lines that are listed one by one; all are counted
+ROW_UNUSABLE, UNKNOWN_ID, BLANK = -1, -2, -3  # why an end of a line is no node: its row, its id, nothing there
+Ends = tuple[Sequence[str], Sequence[str]]
 
 
 @dataclass
@@ -32,8 +34,9 @@ class Links:
         of_dropped: Lines with an id whose row of nodes could not be used.
         notices: What is in the files and not used.
         elsewhere: Distinct (position of a node, id that is no node's here) of the unknown lines.
-        unusable: ``{"row", "reason", "link", "file"}`` of the lines that lead from no node to anywhere: bad ones, and those
-            with an unknown id at one end and no node at the other; the first ``MOST_LISTED``.
+        num_elsewhere: Lines that lead from a node to an id that is no node's here: to a node of somebody else, perhaps.
+        left_out: ``{"row", "reason", "link", "file"}`` of the lines that are no link between two nodes, whatever the reason;
+            the first ``MOST_LISTED``.
     """
 
     pairs: np.ndarray = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
@@ -46,20 +49,28 @@ class Links:
     unknown: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     elsewhere: set[tuple[int, str]] = field(default_factory=set)
-    unusable: list[dict[str, Any]] = field(default_factory=list)
+    num_elsewhere: int = 0
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def num_left_out(self) -> int:
+        """Lines that are no link between two nodes."""
+        return self.lines - self.pairs.shape[1]
 
     def add(self, other: Links) -> None:
         """Take in the links of another file."""
         self.pairs = np.concatenate([self.pairs, other.pairs], axis=1)
-        for name in ("lines", "num_bad", "num_unknown", "touching", "of_dropped"):
+        for name in ("lines", "num_bad", "num_unknown", "touching", "of_dropped", "num_elsewhere"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.notices += other.notices
         self.elsewhere |= other.elsewhere
-        self.unusable = (self.unusable + other.unusable)[:MOST_LISTED]
+        self.left_out = (self.left_out + other.left_out)[:MOST_LISTED]
         self.bad, self.unknown = (self.bad + other.bad)[:EXAMPLES], (self.unknown + other.unknown)[:EXAMPLES]
 
 
-def read_links(path: Path, source: str, target: str, form: TableFormat, position: Mapping[str, int]) -> Links:
+def read_links(
+    path: Path, source: str, target: str, form: TableFormat, position: Mapping[str, int], shown: str | None = None
+) -> Links:
     """Read a table of links.
 
     Args:
@@ -68,6 +79,7 @@ def read_links(path: Path, source: str, target: str, form: TableFormat, position
         target: Of the column where it ends, likewise.
         form: How CSV is written.
         position: Position of each node by id; -1 for an id whose row could not be used.
+        shown: What to call the file in a message; its name by default, which several files may have.
 
     Raises:
         ValueError: The file is no table or lacks a column.
@@ -78,38 +90,66 @@ def read_links(path: Path, source: str, target: str, form: TableFormat, position
     if others:
         links.notices.append(f"`{path}`: not used: {quote_all(others)}. Links have no weight, kind or feature here.")
     for chunk in table.chunks([source, target]):
-        ends = []
-        for name in (source, target):
-            texts = [text.strip() for text in chunk.columns[name]]
-            found = np.fromiter((position.get(text, -2) for text in texts), dtype=np.int64, count=chunk.size)
-            found[[place for place, text in enumerate(texts) if not text]] = -3
-            ends.append(found)
-        pairs = np.stack(ends)
-        lowest = pairs.min(axis=0)
-        for value, number, examples in ((-3, "num_bad", links.bad), (-2, "num_unknown", links.unknown)):
-            places = np.flatnonzero(lowest == value)
-            setattr(links, number, getattr(links, number) + len(places))
-            for place in places[: EXAMPLES - len(examples)].tolist():
-                pair = " - ".join(quote(chunk.columns[name][place]) for name in (source, target))
-                reason = chunk.bad.get(chunk.first + place)
-                examples.append(f"{path.name} row {chunk.first + place}: {reason or pair}")
-        nowhere = np.flatnonzero((lowest == -3) | ((lowest == -2) & (pairs.max(axis=0) < 0)))
-        for place in nowhere[: MOST_LISTED - len(links.unusable)].tolist():
-            reason = chunk.bad.get(chunk.first + place)
-            reason = f"no link: {reason}" if reason else "no link: an id is blank" if lowest[place] == -3 else UNKNOWN_ENDS
-            pair = " - ".join(chunk.columns[name][place].strip() for name in (source, target))
-            links.unusable.append({"row": chunk.first + place, "reason": reason, "link": pair, "file": str(path)})
-        for place in np.flatnonzero((lowest == -2) & (pairs.max(axis=0) >= 0)).tolist():
-            near = int(pairs[0, place] < 0)
-            far = chunk.columns[(source, target)[1 - near]][place]
-            links.elsewhere.add((int(pairs[near, place]), far.strip()))
-        links.touching += int((pairs.max(axis=0) >= -1).sum())
-        links.of_dropped += int((lowest == -1).sum())
-        links.lines += chunk.size
-        parts.append(pairs[:, lowest >= 0])
+        ends = chunk.columns[source], chunk.columns[target]
+        places = np.stack([_find_places(texts, position) for texts in ends])
+        _count_lines(links, places)
+        _give_examples(links, chunk, ends, places, shown or path.name)
+        _list_left_out(links, chunk, ends, places, path)
+        _note_elsewhere(links, ends, places)
+        parts.append(places[:, places.min(axis=0) >= 0])
     if parts:
         links.pairs = np.concatenate(parts, axis=1)
     return links
+
+
+def _find_places(texts: Sequence[str], position: Mapping[str, int]) -> np.ndarray:
+    """Position of the node at one end of each line, ``(lines,)``; negative where there is none."""
+    names = [text.strip() for text in texts]
+    return np.array([position.get(name, UNKNOWN_ID) if name else BLANK for name in names], dtype=np.int64)
+
+
+def _count_lines(links: Links, places: np.ndarray) -> None:
+    lowest, highest = places.min(axis=0), places.max(axis=0)
+    links.lines += places.shape[1]
+    links.num_bad += int((lowest == BLANK).sum())
+    links.num_unknown += int((lowest == UNKNOWN_ID).sum())
+    links.num_elsewhere += int(((lowest == UNKNOWN_ID) & (highest >= 0)).sum())
+    links.touching += int((highest >= ROW_UNUSABLE).sum())
+    links.of_dropped += int((lowest == ROW_UNUSABLE).sum())
+
+
+def _give_examples(links: Links, chunk: Chunk, ends: Ends, places: np.ndarray, file: str) -> None:
+    for value, examples in ((BLANK, links.bad), (UNKNOWN_ID, links.unknown)):
+        for line in np.flatnonzero(places.min(axis=0) == value)[: EXAMPLES - len(examples)].tolist():
+            pair = " - ".join(quote(texts[line]) for texts in ends)
+            examples.append(f"{file} row {chunk.first + line}: {chunk.bad.get(chunk.first + line) or pair}")
+
+
+def _list_left_out(links: Links, chunk: Chunk, ends: Ends, places: np.ndarray, path: Path) -> None:
+    room = MOST_LISTED - len(links.left_out)
+    for line in np.flatnonzero(places.min(axis=0) < 0)[:room].tolist():
+        names = [texts[line].strip() for texts in ends]
+        reason = _say_why_not(names, places[:, line].tolist(), chunk.bad.get(chunk.first + line))
+        links.left_out.append({"row": chunk.first + line, "reason": reason, "link": " - ".join(names), "file": str(path)})
+
+
+def _say_why_not(names: Sequence[str], places: Sequence[int], bad: str | None) -> str:
+    """Why a line is no link between two nodes."""
+    if bad:
+        return f"no link: {bad}"
+    if min(places) == BLANK:
+        return "no link: an id is blank"
+    if max(places) < 0:
+        return UNKNOWN_ENDS
+    name, place = min(zip(names, places, strict=True), key=lambda end: end[1])
+    known = f"the row of {quote(name)} cannot be used" if place == ROW_UNUSABLE else f"no node has the id {quote(name)}"
+    return f"no link: {known}"
+
+
+def _note_elsewhere(links: Links, ends: Ends, places: np.ndarray) -> None:
+    for line in np.flatnonzero((places.min(axis=0) == UNKNOWN_ID) & (places.max(axis=0) >= 0)).tolist():
+        near = int(places[0, line] < 0)
+        links.elsewhere.add((int(places[near, line]), ends[1 - near][line].strip()))
 
 
 def describe_links(pairs: np.ndarray, num_nodes: int) -> dict[str, int]:

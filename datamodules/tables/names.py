@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 UNNAMED = re.compile(r"column \d+|Unnamed: \d+")  # no name in the file: as a rule pandas' numbers of rows
@@ -51,13 +51,21 @@ def find_spelling(name: str, columns: Sequence[str]) -> str | None:
     return next((column for column in columns if column != name and fold(column) == fold(name)), None)
 
 
-def suggest_column(option: str, name: str, columns: Sequence[str]) -> str:
-    """What to write for a column that is not there."""
-    spelling = find_spelling(name, columns)
-    if spelling is not None:
-        return f" Write `{option}: {spelling}`."
-    header = "edge_header" if option.endswith(("source_column", "target_column")) else "header"
-    return f" Set `{option}` to one of them, or `data.init_args.{header}: false` if the first line is a row already."
+def suggest_columns(missing: Mapping[str, str], columns: Sequence[str], header: bool) -> str:
+    """What to write for columns that are not there.
+
+    Args:
+        missing: Their names, by the option that asks for them.
+        columns: Those that are there.
+        header: Whether these names are from the first line, which may be a row already.
+    """
+    spellings = {option: find_spelling(name, columns) for option, name in missing.items()}
+    if all(spellings.values()):
+        return " Write " + ", ".join(f"`{option}: {spelling}`" for option, spelling in spellings.items()) + "."
+    each = " and ".join(f"`{option}`" for option in missing)
+    name = "edge_header" if next(iter(missing)).endswith(("source_column", "target_column")) else "header"
+    other = f", or `data.init_args.{name}: false` if the first line is a row already" if header else ""
+    return f" Set {each} to {'one' if len(missing) == 1 else 'two' if len(missing) == 2 else 'some'} of them{other}."
 
 
 def quote(text: str) -> str:

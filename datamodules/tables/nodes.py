@@ -52,7 +52,8 @@ class NodeTable:
         ids: All R ids as written, also of rows that cannot be used.
         kept: Rows that are nodes, ``(N,)``.
         x: Their features, CSR ``(N, F)``; F = 0 where features come from elsewhere.
-        label, client, split: Their texts, N each; ``""`` where blank, split as ``train``, ``val``, ``test``.
+        label, split: Their texts, N each; ``""`` where blank, split as ``train``, ``val``, ``test``.
+        row_client: The client of each of the R rows; ``""`` where blank or without such a column.
         feature_names: F names.
         set_aside: Columns of numbers that only count or name the rows, and are no features, with the reason.
         dropped: ``{"row", "reason", "id"}`` of the other rows, and their ``client`` where there is such a column.
@@ -64,12 +65,17 @@ class NodeTable:
     kept: np.ndarray
     x: sp.csr_matrix
     label: list[str]
-    client: list[str]
+    row_client: list[str]
     split: list[str]
     feature_names: list[str]
     set_aside: dict[str, str] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+
+    @property
+    def client(self) -> list[str]:
+        """The client of each node, N texts."""
+        return [self.row_client[row] for row in self.kept]
 
 
 def name_table(table: NodeTable, client: str) -> str:
@@ -135,8 +141,9 @@ def read_nodes(
         raise ValueError(f"`{path}` has no row below its first line, which names the columns. Needed is one row for each node.")
     _odd_ids(ids, reasons)
     kept = np.array([row for row in range(len(ids)) if row not in reasons], dtype=np.int64)
-    client = {} if columns.client is None else {row: {"client": texts[columns.client][row]} for row in reasons}
-    dropped = [{"row": row, "reason": reasons[row], "id": ids[row], **client.get(row, {})} for row in sorted(reasons)]
+    owner = [""] * len(ids) if columns.client is None else texts[columns.client]
+    dropped = [{"row": row, "reason": reasons[row], "id": ids[row],
+                **({} if columns.client is None else {"client": owner[row]})} for row in sorted(reasons)]  # fmt: skip
 
     def column(name: str | None) -> list[str]:
         return [""] * len(kept) if name is None else [texts[name][row] for row in kept]
@@ -148,7 +155,7 @@ def read_nodes(
     notices += [f"`{path}`: {each} in column {columns.split!r} is taken for a blank." for each in told_of_splits]
     places = [(int(row), ids[row]) for row in kept]
     return NodeTable(path, ids, kept, x[kept], _class_names(labels, places, path, decimal or decimal_mark(labels)),
-                     column(columns.client), _splits(splits, kept, path), names or [], set_aside, dropped, notices)  # fmt: skip
+                     owner, _splits(splits, kept, path), names or [], set_aside, dropped, notices)  # fmt: skip
 
 
 def _needed(columns: NodeColumns, label_optional: bool) -> dict[str, str]:

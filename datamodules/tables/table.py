@@ -19,7 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from datamodules.tables.names import make_distinct, quote_all, suggest_column
+from datamodules.tables.names import make_distinct, quote_all, suggest_columns
 from datamodules.tables.scan import not_in_encoding, open_text, scan
 from datamodules.tables.values import cell_text
 
@@ -94,15 +94,21 @@ class Table:
             self._skipped, self._in_comment = 0, list[str]()
             names = self._read_head(found.head, found.lines, found.size, list((needed or {}).values()))
         self.columns = make_distinct(names, self.notices, self.path)
-        for option, name in (needed or {}).items():
-            if name not in self.columns:
-                raise ValueError(
-                    f"`{option}` is {name!r}, but `{self.path}` has no such column. Its columns are: "
-                    f"{quote_all(self.columns)}" + ("." if self.separator is None else f" (separator {self.separator!r}).")
-                    + suggest_column(option, name, self.columns)
-                )
-            if names.count(name) > 1:
-                raise ValueError(f"`{self.path}` has {names.count(name)} columns called {name!r}: rename all but one.")
+        self._check_needed(needed or {}, names)
+
+    def _check_needed(self, needed: dict[str, str], written: Sequence[str]) -> None:
+        missing = {option: name for option, name in needed.items() if name not in self.columns}
+        if missing:
+            asked = " and ".join(f"`{option}` is {name!r}" for option, name in missing.items())
+            what = "column" if len(missing) == 1 else "columns"
+            raise ValueError(
+                f"{asked}, but `{self.path}` has no such {what}. Its columns are: {quote_all(self.columns)}"
+                + ("." if self.separator is None else f" (separator {self.separator!r}).")
+                + suggest_columns(missing, self.columns, self.form.header and not self.is_parquet)
+            )
+        for name in needed.values():
+            if written.count(name) > 1:
+                raise ValueError(f"`{self.path}` has {written.count(name)} columns called {name!r}: rename all but one.")
 
     def _read_head(self, head: str, lines: int, size: int, wanted: list[str]) -> list[str]:
         head = self._without_comments(head, wanted)

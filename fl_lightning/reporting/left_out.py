@@ -17,48 +17,73 @@ class LeftOut:
     """Rows that cannot be used.
 
     Args:
-        rows: ``{"row", "reason", ...}`` each, as the data modules list them (``dropped_rows``).
-        num_rows_read: Of how many (``num_rows_read``); ``None`` if a data module does not tell.
+        rows: ``{"row", "reason", ...}`` each, as the data modules list them (``dropped_rows``); those with ``link`` are links.
+            A list of very many may be cut.
+        counts: How many of each kind (``rows``, or ``nodes`` and ``links``) were ``read`` (``None`` if a data module does not
+            tell) and ``left_out``; of the latter, those ``leading_elsewhere`` are left out since the config says so.
     """
 
     rows: Sequence[Mapping[str, Any]]
-    num_rows_read: int | None
+    counts: Mapping[str, Mapping[str, int | None]]
 
     @classmethod
     def of(cls, data: Any) -> LeftOut:
-        """Of one data module, or of one for each client (the rows then name their ``client``)."""
+        """Of one data module, or of one for each client (the rows then name their ``client``).
+
+        A data module has ``dropped_rows`` and ``num_rows_read``, or in place of the number ``row_counts`` by kind.
+        """
         if not isinstance(data, Sequence):
-            return cls(list(getattr(data, "dropped_rows", None) or []), getattr(data, "num_rows_read", None))
+            rows = list(getattr(data, "dropped_rows", None) or [])
+            whole = {"rows": {"read": getattr(data, "num_rows_read", None), "left_out": len(rows)}}
+            return cls(rows, getattr(data, "row_counts", None) or whole)
         parts = [cls.of(client) for client in data]
-        read = [part.num_rows_read for part in parts if part.num_rows_read is not None]
         rows = [{"client": client, **row} for client, part in enumerate(parts) for row in part.rows]
-        return cls(rows, sum(read) if len(read) == len(parts) else None)
+        return cls(rows, _add([part.counts for part in parts]))
+
+    @property
+    def num_rows_read(self) -> int | None:
+        """Of how many rows of all kinds; ``None`` if a data module does not tell."""
+        read = [count["read"] for count in self.counts.values()]
+        return sum(number or 0 for number in read) if read and None not in read else None
+
+    @property
+    def amount(self) -> str | None:
+        """How many these are, with their verb: ``2 of 120 nodes and 1 of 9 links were``; ``None`` if there are none."""
+        there = {kind: count for kind, count in self.counts.items() if count["left_out"]}
+        if not there:
+            return None
+        alone = len(there) == 1 and next(iter(there.values()))["left_out"] == 1
+        return f"{' and '.join(_told(kind, count) for kind, count in there.items())} {'was' if alone else 'were'}"
 
     @property
     def line(self) -> str | None:
         """One sentence on how many these are and where they are listed; ``None`` if there are none."""
-        if not self.rows:
+        if self.amount is None:
             return None
-        were = "row was" if len(self.rows) == 1 and self.num_rows_read is None else "rows were"
-        return f"{self._count} {were} left out: see `dropped_rows` in results.json, or `fl-lightning inspect`"
+        return f"{self.amount} left out: see `dropped_rows` in results.json, or `fl-lightning inspect`"
 
     def check(self, most: float) -> None:
-        """Raise if more than the share ``most`` of the rows cannot be used.
+        """Raise if of any kind more than the share ``most`` of the rows cannot be used.
 
         Raises:
             ValueError: With the most frequent reasons, and how to go on.
         """
-        if not self.num_rows_read or len(self.rows) <= most * self.num_rows_read:
+        unusable = {kind: {**count, "left_out": (count["left_out"] or 0) - (count.get("leading_elsewhere") or 0)}
+                    for kind, count in self.counts.items()}  # fmt: skip
+        many = {kind: count for kind, count in unusable.items() if count["read"] and count["left_out"] > most * count["read"]}
+        if not many:
             return
         by_reason: dict[str, list[Mapping[str, Any]]] = {}
         for row in self.rows:
-            by_reason.setdefault(str(row.get("reason")), []).append(row)
+            if ("links" if "link" in row else "nodes" if "nodes" in self.counts else "rows") in many:
+                by_reason.setdefault(str(row.get("reason")), []).append(row)
         frequent = sorted(by_reason.items(), key=lambda item: -len(item[1]))
         lines = [f"  {len(rows)} x {reason} (the first: {_place(rows[0])})" for reason, rows in frequent[:3]]
         if len(frequent) > 3:
             lines.append(f"  and {len(frequent) - 3} more reasons")
         raise ValueError(
-            f"{self._count} rows of the data cannot be used, more than `federation.max_dropped_share: {most:g}` allows:\n"
+            f"{' and '.join(_told(kind, count) for kind, count in many.items())} of the data cannot be used, more than "
+            f"`federation.max_dropped_share: {most:g}` allows:\n"
             + "\n".join(lines)
             + "\n`fl-lightning inspect` lists them. Correct them, or go on without them: `federation.max_dropped_share: 1.0`."
         )
@@ -68,9 +93,23 @@ class LeftOut:
         if self.line is not None:
             warnings.warn(f"{self.line}.", RowsLeftOut, stacklevel=3)
 
-    @property
-    def _count(self) -> str:
-        return str(len(self.rows)) if self.num_rows_read is None else f"{len(self.rows)} of {self.num_rows_read}"
+
+def _add(parts: Sequence[Mapping[str, Mapping[str, int | None]]]) -> dict[str, dict[str, int | None]]:
+    """The counts of all clients together; ``None`` where one does not tell."""
+    total: dict[str, dict[str, int | None]] = {}
+    for counts in parts:
+        for kind, count in counts.items():
+            known = total.setdefault(kind, dict.fromkeys(count, 0))
+            for name, number in count.items():
+                before = known.get(name, 0)
+                known[name] = None if number is None or before is None else before + number
+    return total
+
+
+def _told(kind: str, count: Mapping[str, int | None]) -> str:
+    if count["read"] is not None:
+        return f"{count['left_out']} of {count['read']} {kind}"
+    return f"{count['left_out']} {kind[:-1] if count['left_out'] == 1 else kind}"
 
 
 def _place(row: Mapping[str, Any]) -> str:

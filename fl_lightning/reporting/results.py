@@ -90,6 +90,7 @@ class Results:
             "empty_clients": self.empty_clients,
             "dropped_rows": left_out.rows,
             "num_rows_read": left_out.num_rows_read,
+            "row_counts": left_out.counts,
             "task_names": list(getattr(self.data, "task_names", None) or []),
             "versions": versions(),
         })  # fmt: skip

@@ -79,7 +79,10 @@ def test_a_folder_per_client_with_links_between(tmp_path):
     report = data.report()
     assert report["lost_edges"] == 1 and {f["kind"]: f["count"] for f in report["findings"]}["shared_ids"] == 1
     (tmp_path / "edges.csv").write_text("source,target\n2,3\n1,3\n")  # whose node 1?
-    with pytest.raises(ValueError, match="1 of 4 links name an id that no node has: edges.csv row 1: '1' - '3'"):
+    with pytest.raises(ValueError, match="1 of 4 links names an id that no node has: edges.csv row 1: '1' - '3'"):
+        own(tmp_path)
+    (tmp_path / "south" / "edges.csv").write_text("source,target\n3,9\n")
+    with pytest.raises(ValueError, match="2 of 4 links name an id .* has: south/edges.csv row 0: '3' - '9'; edges.csv row 1"):
         own(tmp_path)
 
 
@@ -154,17 +157,20 @@ def test_features_from_files_and_from_degrees(folder):
 def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
     (tmp_path / "nodes.csv").write_text("id,f,label\na,1,x\na,2,y\n,3,x\nb,,x\nc,five,y\nd,6\ne,7,y\n")
     (tmp_path / "edges.csv").write_text("source,target\na,e\nb,e\na,\nzz,a\na,e,b\n")
-    with pytest.raises(ValueError, match="1 of 5 links name an id that no node has: edges.csv row 3: 'zz' - 'a'"):
+    with pytest.raises(ValueError, match="1 of 5 links names an id that no node has: edges.csv row 3: 'zz' - 'a'"):
         own(tmp_path)
     data = own(tmp_path, unknown_ids="drop", num_clients=1)
     rows, links = ([d for d in data.dropped_rows if key in d] for key in ("id", "link"))
     assert [(d["row"], d["id"], d["reason"]) for d in rows] == [
         (1, "a", "the id is that of row 0, too"), (2, "", "no id"), (3, "b", "feature 'f' is blank"),
         (4, "c", "feature 'f': 'five' is not a number"), (5, "", "2 fields instead of 3")]  # fmt: skip
-    edges = str(tmp_path / "edges.csv")  # zz - a is a link of a's that leads elsewhere
-    assert links == [{"row": 2, "reason": "no link: an id is blank", "link": "a - ", "file": edges},
-                     {"row": 4, "reason": "no link: 3 fields instead of 2", "link": " - ", "file": edges}]  # fmt: skip
+    assert [(d["row"], d["link"], d["reason"]) for d in links] == [
+        (1, "b - e", "no link: the row of 'b' cannot be used"), (2, "a - ", "no link: an id is blank"),
+        (3, "zz - a", "no link: no node has the id 'zz'"), (4, " - ", "no link: 3 fields instead of 2")]  # fmt: skip
+    assert {d["file"] for d in links} == {str(tmp_path / "edges.csv")}
     assert data.dropped_rows == rows + links and data.num_rows_read == 7 + 5
+    assert data.row_counts == {"nodes": {"read": 7, "left_out": 5},
+                               "links": {"read": 5, "left_out": 4, "leading_elsewhere": 1}}  # fmt: skip
     assert by_id(data, data.data.x) == {"a": [1.0], "e": [7.0]} and pairs(data) == {("a", "e")}
     links = data.report()["links"]
     assert (links["unknown"], links["bad"], links["of_dropped_nodes"]) == (1, 2, 1)
@@ -217,6 +223,9 @@ def test_a_folder_knows_links_to_nodes_of_other_folders(tmp_path):
         ({"partition": "folder"}, "no folder below .* has a file `nodes.csv`"),
         ({"id_column": "key"}, "`data.init_args.id_column` is 'key', but .* Its columns are: 'id', 'f1'.*header: false"),
         ({"id_column": "ID"}, "`data.init_args.id_column` is 'ID', but .*. Write `data.init_args.id_column: id`"),
+        ({"source_column": "a", "target_column": "b"}, "`data.init_args.source_column` is 'a' and `.*target_column` is 'b', "
+         "but .* has no such columns.*Set `.*source_column` and `.*target_column` to two of them, or .*edge_header: false"),
+        ({"source_column": "a", "edge_header": False, "target_column": "1"}, "'0', '1'.* to one of them\\.$"),
         ({"source_column": "a"}, "Its columns are: 'source', 'target'.*`data.init_args.edge_header: false`"),
         ({"nodes": "node.csv"}, r"node.csv` is no file \(`data.init_args.root`, .*It holds 'edges.csv', 'nodes.csv'"),
         ({"root": "nowhere"}, "no folder in `nowhere` has a `nodes.csv`. There is no such folder"),
@@ -316,7 +325,8 @@ def test_links_that_touch_no_node_are_left_out_by_row_and_a_table_of_nothing_els
     (tmp_path / "edges.csv").write_text("source,target\na,c\n1,2\nb,9\nb,c\n")
     data = own(tmp_path, unknown_ids="drop", num_clients=1)
     assert [(d["row"], d["link"], d["reason"]) for d in data.dropped_rows if "link" in d] == [
-        (1, "1 - 2", "no link: neither end is a node"), (2, "b - 9", "no link: neither end is a node")]  # fmt: skip
+        (1, "1 - 2", "no link: neither end is a node"), (2, "b - 9", "no link: neither end is a node"),
+        (3, "b - c", "no link: the row of 'b' cannot be used")]  # fmt: skip
     assert data.num_rows_read == 3 + 4
     for links in ("1,2\n3,4\n", "a;c\nc;a\n", "a,c,5\n"):
         (tmp_path / "edges.csv").write_text("source,target\n" + links)
@@ -324,7 +334,8 @@ def test_links_that_touch_no_node_are_left_out_by_row_and_a_table_of_nothing_els
         with pytest.raises(ValueError, match=message + " and `separator` right.*first line only: source,target"):
             own(tmp_path, unknown_ids="drop", num_clients=1)
     (tmp_path / "edges.csv").write_text("source,target\na,far\n")  # all that a site knows may lead elsewhere
-    assert own(tmp_path, unknown_ids="drop", num_clients=1).dropped_rows[1:] == []
+    counts = own(tmp_path, unknown_ids="drop", num_clients=1).row_counts["links"]
+    assert counts == {"read": 1, "left_out": 1, "leading_elsewhere": 1}
 
 
 def test_a_list_of_links_as_snap_writes_it(tmp_path):
@@ -404,7 +415,7 @@ def test_odd_labels_are_named_by_row(tmp_path):
     noise = {"noise": lambda i: i * 37 % 11}
     data = guessing(tmp_path, noise, label=lambda i: "7" if i == 41 else "ab"[i % 2])
     assert suspicions(data)["odd_labels"]["message"] == (
-        "1 of 60 labels in 'label' are numbers, the others names: '7' in row 41 (id 'n41')."
+        "1 of 60 labels in 'label' is a number, the others names: '7' in row 41 (id 'n41')."
     )
     word = guessing(tmp_path, noise, label=lambda i: "error" if i == 41 else f"{i % 2}")
     assert suspicions(word)["odd_labels"]["count"] == 1
@@ -414,8 +425,12 @@ def test_odd_labels_are_named_by_row(tmp_path):
         guessing(tmp_path, noise, label=lambda i: "0.5" if i == 41 else "ab"[i % 2])
     rare = guessing(tmp_path, noise, label=lambda i: "bule" if i == 41 else f"class-{i % 12}", size=1000)
     assert suspicions(rare)["rare_classes"]["message"] == (
-        "1 of 13 classes have a single one of 1000 labelled nodes: 'bule' in row 41 (id 'n41')."
+        "1 of 13 classes has a single one of 1000 labelled nodes, which cannot be both trained and tested on: 'bule' in row 41 "
+        "(id 'n41')."
     )
+    few = guessing(tmp_path, noise, label=lambda i: "violet" if i == 41 else "ab"[i % 2])
+    assert suspicions(few)["rare_classes"]["message"].startswith("1 of 3 classes has a single one of 60 labelled nodes")
+    assert suspicions(guessing(tmp_path, noise, label=lambda i: "violet" if i in (40, 41) else "ab"[i % 2])) == {}
 
 
 def test_na_and_null_and_nan_are_names_of_nodes_and_clients(tmp_path):
@@ -471,6 +486,16 @@ def test_what_lies_beside_the_clients_folders_is_told(tmp_path):
     told = own(tmp_path).notices
     assert "no clients, since they have no `nodes.csv`: the folders 'south'." in told
     assert "no links are read for clients without `edges.csv`: 'north'." in told
+    (tmp_path / "north" / "links.txt").write_text("source,target\nnorth1,north2\n")
+    data = own(tmp_path)
+    asked = ("no links are read for clients without `edges.csv`: 'north'. There is 'links.txt': is it that "
+             "(`data.init_args.edges`)?")  # fmt: skip
+    found = {f["kind"]: f for f in data.report()["findings"] if f["client"] in (None, 0)}
+    assert asked in data.notices and found["unread_links"]["remedy"].endswith("`data.init_args.edges: links.txt`.")
+    assert found["unread_links"]["message"].startswith("'north': no links are read, since there is no `edges.csv`, but")
+    assert "see `unread_links`" in found["no_edges"]["remedy"]
+    with pytest.raises(ValueError, match="`data.init_args.edges` is 'edges.csv', but .* Is it 'links.txt', which lies there"):
+        own(tmp_path / "north", num_clients=1)
     (tmp_path / "nodes.csv").write_text("id,f,label\n1,1,x\n2,2,y\n")
     (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
     assert any("and the folders 'north', 'west' are not" in note for note in own(tmp_path, num_clients=1).notices)
@@ -544,5 +569,5 @@ def test_a_folder_whose_rows_are_all_unusable_is_an_empty_client(tmp_path):
         (tmp_path / client / "edges.csv").write_text(f"source,target\n{client}1,{client}2\n")
     data = own(tmp_path, features=["f"])
     report = data.report()
-    assert report["client_sizes"] == [9, 0] and len(data.dropped_rows) == 9
+    assert report["client_sizes"] == [9, 0] and data.row_counts["nodes"]["left_out"] == 9
     assert ("no_train_nodes", 1) in {(f["kind"], f["client"]) for f in report["findings"]}

@@ -235,6 +235,23 @@ def test_nodes_outside_the_largest_component_are_there_with_the_reason(tmp_path)
         ("a", "x", ""), ("b", "", "outside the largest connected component"), ("c", "y", "")]  # fmt: skip
 
 
+@pytest.mark.parametrize("own", ["folder", "column"])
+def test_nodes_that_cannot_be_used_keep_their_client(tmp_path, own):
+    rows = [("a", 1, "x", "north"), ("b", "?", "y", "north"), ("c", 3, "x", "south"), ("c", 4, "y", "south"), ("d", 5, "y", "")]
+    for name in ("north", "south") if own == "folder" else ("",):
+        (tmp_path / name).mkdir(exist_ok=True)
+        kept = [",".join(map(str, row)) for row in rows if name in ("", row[3])]
+        (tmp_path / name / "nodes.csv").write_text("\n".join(["id,f,label,shop", *kept]))
+        (tmp_path / name / "edges.csv").write_text("source,target\n")
+    data = GraphCSVDataModule(root=str(tmp_path), features=["f"], client_column="shop" if own == "column" else None)
+    data.setup()
+    batch = {"node_id": data.data.node_id, "depth": torch.zeros(int(data.data.num_nodes))}
+    written = rows_of(write_predictions(tmp_path / "p.csv", {None: [batch]}, data))
+    found = [(row["id"], row["client"], bool(row["reason"])) for row in written]
+    assert found[:4] == [("a", "north", False), ("b", "north", True), ("c", "south", False), ("c", "south", True)]
+    assert found[4:] == ([("d", "", False)] if own == "column" else [])
+
+
 def test_other_predictions_are_never_overwritten(tmp_path):
     path = tmp_path / "predictions_new.csv"
     assert write_apart(path, lambda draft: draft.write_text("first")) == path

@@ -12,7 +12,11 @@ def test_links_are_positions_and_all_others_are_counted(tmp_path):
     links = read_links(path, "from", "to", TableFormat(), {"a": 0, "b": 1, "gone": -1})
     assert links.pairs.tolist() == [[0], [1]] and (links.lines, links.touching, links.of_dropped) == (5, 4, 1)
     assert (links.num_unknown, links.num_bad, links.elsewhere) == (2, 1, {(0, "far")})
-    assert [line["row"] for line in links.unusable] == [3, 4] and links.notices[0].startswith(f"`{path}`: not used: 'kind'")
+    assert (links.num_elsewhere, links.num_left_out) == (1, 4)
+    assert [(line["row"], line["reason"]) for line in links.left_out] == [
+        (1, "no link: the row of 'gone' cannot be used"), (2, "no link: no node has the id 'far'"),
+        (3, "no link: neither end is a node"), (4, "no link: an id is blank")]  # fmt: skip
+    assert links.notices[0].startswith(f"`{path}`: not used: 'kind'")
 
 
 def test_what_is_among_the_links():

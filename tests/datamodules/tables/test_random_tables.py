@@ -149,7 +149,8 @@ def test_features_and_links_of_nodes_stay_where_they_belong(tmp_path_factory, gr
         elif "names a node" in said:
             assert links and not any(ends[end] and ends[end] in known for pair in links for end in pair)
         else:
-            assert policy == "raise" and unknown and f"{unknown} of {len(links)} links name an id that no node has" in said
+            names = "names" if unknown == 1 else "name"
+            assert policy == "raise" and unknown and f"{unknown} of {len(links)} links {names} an id that no node has" in said
         return
     assert kept and (policy == "drop" or not unknown)
     assert data.data.node_id.tolist() == kept and data.data.x.flatten().tolist() == [place + 0.5 for place in kept]
@@ -160,9 +161,12 @@ def test_features_and_links_of_nodes_stay_where_they_belong(tmp_path_factory, gr
     assert found == wanted and data.data.edge_index.size(1) == 2 * len(wanted)
     assert [d["row"] for d in data.dropped_rows if "id" in d] == [place for place in range(len(rows)) if place not in kept]
     unusable = [place for place, pair in enumerate((ends[a], ends[b]) for a, b in links)
-                if not all(pair) or not (known.issuperset(pair) or set(first) & set(pair))]  # fmt: skip
+                if not set(first).issuperset(pair)]  # fmt: skip
     assert [d["row"] for d in data.dropped_rows if "link" in d] == unusable
     assert data.num_rows_read == len(rows) + len(links)
+    counts = data.row_counts
+    assert counts["nodes"] == {"read": len(rows), "left_out": len(rows) - len(kept)}
+    assert counts["links"]["read"] == len(links) and counts["links"]["left_out"] == len(unusable)
     if by_client:
         members = dict(zip(data.client_names, data.partition_record()["membership"], strict=True))
         assert members == {name: [p for p in kept if rows[p]["client"] == name]

@@ -25,7 +25,7 @@ def dropping(kind, dropped, read):
     ("dropped", "read", "text"),
     [
         (50, 56, "50 of 56 rows were left out: see `dropped_rows` in results.json, or `fl-lightning inspect`"),
-        (1, 56, "1 of 56 rows were left out: see"),
+        (1, 56, "1 of 56 rows was left out: see"),
         (7, None, "7 rows were left out: see"),
         (1, None, "1 row was left out: see"),
     ],
@@ -51,6 +51,33 @@ def test_half_is_not_too_many_and_one_more_is():
     LeftOut.of(dropping(Central, 99, None)()).check(0.5)
     with pytest.raises(ValueError, match="29 of 56 rows of the data cannot be used, more than .*max_dropped_share: 0.5"):
         LeftOut.of(dropping(Central, 29, 56)()).check(0.5)
+
+
+class Graph(Central):
+    """100 nodes and 300 links, some of which could not be used."""
+
+    def __init__(self, nodes, links, elsewhere=0):
+        self.row_counts = {"nodes": {"read": 100, "left_out": nodes},
+                           "links": {"read": 300, "left_out": links, "leading_elsewhere": elsewhere}}  # fmt: skip
+        self.dropped_rows = [{"row": r, "reason": "blank", "id": str(r)} for r in range(nodes)]
+        self.dropped_rows += [{"row": r, "reason": "no link", "link": "a - b", "file": "e.csv"} for r in range(links)]
+
+
+def test_nodes_and_links_are_counted_apart_and_the_worst_kind_stops_a_fit():
+    assert LeftOut.of(Graph(2, 14, 3)).line.startswith("2 of 100 nodes and 14 of 300 links were left out: see")
+    assert LeftOut.of(Graph(0, 1)).line.startswith("1 of 300 links was left out")
+    assert LeftOut.of(Graph(0, 0)).line is None and LeftOut.of(Graph(2, 14)).num_rows_read == 400
+    LeftOut.of(Graph(50, 150)).check(0.5)
+    LeftOut.of(Graph(0, 200, 50)).check(0.5)  # what leads elsewhere was left out because the config says so
+    with pytest.raises(ValueError, match=r"^70 of 100 nodes of the data cannot be used, more than .*\n  70 x blank .*\n`fl-li"):
+        LeftOut.of(Graph(70, 10)).check(0.5)
+    with pytest.raises(ValueError, match=r"^151 of 300 links of .*\n  151 x no link \(the first: row 0 of e.csv"):
+        LeftOut.of(Graph(2, 151)).check(0.5)
+    with pytest.raises(ValueError, match="^70 of 100 nodes and 160 of 300 links of the data"):
+        LeftOut.of(Graph(70, 160)).check(0.5)
+    both = LeftOut.of([Graph(2, 14, 3), Graph(1, 0)])
+    assert both.counts == {"nodes": {"read": 200, "left_out": 3},
+                           "links": {"read": 600, "left_out": 14, "leading_elsewhere": 3}}  # fmt: skip
 
 
 def test_the_error_has_reasons_and_a_way_on():

@@ -74,11 +74,11 @@ class Dropping(Central):
 
 
 def test_rows_left_out_are_written_whatever_numbers_they_hold(tmp_path):
-    with pytest.warns(UserWarning, match="1 of 20 rows were left out"):
+    with pytest.warns(UserWarning, match="1 of 20 rows was left out"):
         fed = federate(tmp_path, Linear, Dropping(*clients((8, 9))), num_rounds=1)
     found = written(fed)
     assert found["dropped_rows"] == [{"row": 3, "reason": "blank", "value": None}] and found["task_names"] == ["y"]
-    assert found["num_rows_read"] == 20
+    assert found["num_rows_read"] == 20 and found["row_counts"] == {"rows": {"read": 20, "left_out": 1}}
 
 
 def test_the_document_by_hand(tmp_path):
