@@ -234,7 +234,7 @@ class Clock(Callback):
             self._at.round,
             copy.copy(count),
             [copy.deepcopy(config.scheduler.state_dict()) for config in configs],
-            groups_of(trainer),
+            groups_of(trainer) if configs else [],
         )
         return count
 
