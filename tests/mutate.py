@@ -37,9 +37,8 @@ LIBRARIES = (
 # Sources whose tests have another name than ``test_<source>*.py`` beside them.
 ELSEWHERE = {
     "fl_lightning/engine/client.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
-    "fl_lightning/engine/clock.py": ["tests/fl_lightning/test_one_clock.py"],
-    "fl_lightning/engine/run_loops.py": ["tests/fl_lightning/test_one_clock.py"],
-    "fl_lightning/engine/scheduler_state.py": ["tests/fl_lightning/test_one_clock.py"],
+    "fl_lightning/engine/run_loops.py": ["tests/fl_lightning/engine/test_clock.py"],
+    "fl_lightning/engine/scheduler_state.py": ["tests/fl_lightning/engine/test_clock.py"],
     "fl_lightning/engine/diagnostics.py": ["tests/fl_lightning/reporting/test_pictures.py"],
     "fl_lightning/engine/checkpoint.py": ["tests/fl_lightning/test_resume.py"],
     "fl_lightning/engine/local.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
@@ -54,9 +53,7 @@ ELSEWHERE = {
         "tests/fl_lightning/engine/test_trainers.py", "tests/fl_lightning/engine/lightning_fast/test_versions.py",
     ],
     "fl_lightning/engine/trainer_args.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
-    "fl_lightning/engine/rehearsal.py": ["tests/fl_lightning/test_rehearsal.py"],
     "fl_lightning/engine/remote.py": ["tests/fl_lightning/test_schema.py", "tests/fl_lightning/engine/test_replies.py"],
-    "fl_lightning/engine/sampling.py": ["tests/fl_lightning/engine/test_participants.py"],
     "fl_lightning/engine/transport.py": ["tests/fl_lightning/test_same_bits.py"],
     "fl_lightning/engine/worker_processes.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
     "fl_lightning/strategies/fedsage_client.py": ["tests/fl_lightning/strategies/test_fedsage_plus.py"],
