@@ -77,10 +77,19 @@ class Assembly:
         return {client: data for client, data in enumerate(self.datamodules) if not isinstance(data, SiteData)}
 
     @property
+    def training_here(self) -> dict[int, L.LightningDataModule]:
+        """Those of them that have a training sample."""
+        return {client: data for client, data in self.here.items() if self.sizes[client] > 0}
+
+    @property
+    def data_here(self) -> list[L.LightningDataModule]:
+        """The server's data module, if any, and those of the clients that are not at sites elsewhere."""
+        return [*([] if self.server_data is None else [self.server_data]), *self.here.values()]
+
+    @property
     def known_data(self) -> list[L.LightningDataModule]:
         """The server's data module, if any, and all clients'; none if some are at sites elsewhere."""
-        server = [] if self.server_data is None else [self.server_data]
-        return [*server, *self.datamodules] if len(self.here) == len(self.datamodules) else []
+        return self.data_here if len(self.here) == len(self.datamodules) else []
 
     @property
     def data(self) -> Data:

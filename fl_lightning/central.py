@@ -29,6 +29,7 @@ from fl_lightning.reporting.rank import first_rank
 from fl_lightning.reporting.results import Results
 from fl_lightning.reporting.run_folder import RunFolder
 from fl_lightning.reporting.scores import summarise
+from fl_lightning.reporting.unscored import Unscored
 
 
 def fit_centrally(
@@ -80,7 +81,9 @@ def fit_centrally(
     build_layers(module, getattr(datamodule, "schema", None), seed)
     chooses = Monitor.of(module, monitor, monitor_mode)
     local_args = {key: trainer_args.get(key) for key in ("accelerator", "precision")}
-    chooses.check(Rehearsal(module, local_args, seed).logged_in_validation([datamodule], chooses.metric))
+    logged = Rehearsal(module, local_args, seed).logged_in_validation([datamodule], chooses.metric)
+    Unscored(module, "epoch").tell(logged)
+    chooses.check(logged)
     stock: Any = trainer  # Lightning's connectors set attributes that its type does not have
     scratch = bool(stock.fast_dev_run) or not first_rank()
     folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"), scratch=scratch)

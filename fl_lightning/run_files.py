@@ -56,7 +56,7 @@ class RunFiles:
         initial: Mapping[str, Tensor],
         settings: FederationSettings,
     ) -> None:
-        self.source, self.settings = source, settings
+        self.source, self.identity, self.settings = source, identity, settings
         self.tensors: dict[str, Tensor] = {}
         self.values: dict[str, Any] = {}
         self.home: Path | None = None
@@ -112,6 +112,30 @@ class RunFiles:
         if hyperparameters.are_logged(module):
             for logger in self.folder.loggers:
                 logger.log_hyperparams(given(module.hparams_initial))
+
+    def save(
+        self, state: RunState, strategy: Strategy, engine: Engine, federation: Federation, schema: Mapping[str, Any] | None
+    ) -> None:
+        """Write the checkpoint of where the run stands."""
+        written = state.as_json()
+        path = self.checkpoints.save(
+            checkpoint.name_of({"state": written}),
+            strategy.state(),
+            {
+                "identity": self.identity,
+                "round": state.round,
+                "best": written["best"],
+                "state": written,
+                "ledger": federation.ledger.totals(),
+                "ledger_end": federation.ledger.flush(),
+                "metrics_rows": self.folder.num_rows,
+                "failures": federation.failures,
+                "schema": schema,
+            },
+            engine,
+            best=state.best.checkpoint,
+        )
+        engine.checkpointed(path)
 
     def go_on(self, strategy: Strategy, engine: Engine, federation: Federation) -> RunState:
         """Everything as it was when the checkpoint was written, and the ledger open; a new state without a checkpoint."""

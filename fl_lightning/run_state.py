@@ -52,6 +52,11 @@ class RunState:
         """Whether nothing has been done yet."""
         return self.phase == self.step == self.round == 0
 
+    @property
+    def last_round(self) -> int:
+        """The last round that was finished, counted from 0; 0 before the first."""
+        return max(self.round - 1, 0)
+
     def as_json(self) -> dict[str, Any]:
         """For a checkpoint."""
         best = {name: value for name, value in asdict(self.best).items() if name != "val" or value is not None}

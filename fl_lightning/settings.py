@@ -133,6 +133,13 @@ class FederationSettings:
             raise ValueError(f"`federation.client_timeout` must be positive, got {self.client_timeout}.")
 
     @property
+    def scores_each(self) -> bool:
+        """Whether every client's own model is scored on the server's data, as far as models may be uploaded as they are."""
+        if self.score_each_on_global is None:
+            return bool(getattr(self.strategy, "score_on_global", False)) and not self.upload_transforms
+        return self.score_each_on_global
+
+    @property
     def clock_rounds(self) -> int | None:
         """Rounds that have one clock; ``None`` if each has its own."""
         return self.num_rounds if self.local_clock == "run" else None

@@ -139,7 +139,7 @@ class FederatedTrainer:
 
     def _score(self, module: L.LightningModule, datamodule: Data, ckpt_path: str, stage: str) -> dict[str, Any]:
         with self._session(module, datamodule, ckpt_path, write=False) as run:
-            return run.evaluation.summaries((stage,), run.last_round)[stage]
+            return run.evaluation.summaries((stage,), run.state.last_round)[stage]
 
     # ---- set-up ---------------------------------------------------------------------------------------------------
 
@@ -193,11 +193,11 @@ class _Run:
         self.all = assemble(module, datamodule, settings, seed, trainer.run_config, trains=write)
         strategy.check(module, list(self.all.here.values()), self.all.server_data)
         self.monitor = Monitor.of(module, settings.monitor, settings.monitor_mode)
-        self.identity = self.all.identity(settings, seed, trainer.run_config, trainer.trainer_args)
+        identity = self.all.identity(settings, seed, trainer.run_config, trainer.trainer_args)
         entries = self.all.entries
         strategy.start(entries.get(entries.shared), entries.private)
         source = None if ckpt_path is None else trainer.find_checkpoint(ckpt_path)
-        files = RunFiles(source, self.identity, strategy.state(), settings)
+        files = self.files = RunFiles(source, identity, strategy.state(), settings)
         trainer.source_dir = files.home if ckpt_path is not None else trainer.source_dir
 
         if settings.fast_loops:
@@ -205,7 +205,7 @@ class _Run:
         local = LocalTrainer(module, trainer.trainer_args, seed, fast_loops=settings.fast_loops)
         local.check()
         self.phases = strategy.phases()
-        told = self.all.local_settings(settings, seed, self.identity, trainer.trainer_args)
+        told = self.all.local_settings(settings, seed, identity, trainer.trainer_args)
         # A copy: the server's module takes the global weights, and a client may be set up anew in any round.
         self.engine.start(ClientSpec(copy.deepcopy(module), strategy.client_half(), self.all.datamodules, told))
         self.federation = Federation(
@@ -213,7 +213,7 @@ class _Run:
         )
         self.evaluation = Evaluation(strategy, self.federation, local, entries, self.all.server_data, self.monitor, seed)
         files.open(trainer, self.all, writes=write)
-        self.folder, self.checkpoints = files.folder, files.checkpoints
+        self.folder = files.folder
         self.state = files.go_on(strategy, self.engine, self.federation)
         if self.state.is_new:
             self.all.list_statistics(self.federation.ledger, told.run)
@@ -278,60 +278,35 @@ class _Run:
 
     def _rehearse(self) -> None:
         """What would fail in every round is found now, and not after the first, which phases may put off for hours."""
-        here = self.all.here
-        settings = self.settings
+        trainer, settings = self.trainer, self.settings
+        apart = [*self.all.private, *settings.average]
         rehearsal = Rehearsal(
-            self.all.module, self.trainer.trainer_args, self.trainer.seed, settings.fast_loops, settings.clock_rounds,
-            [*self.all.private, *settings.average],
-        )  # fmt: skip
-        training = {client: data for client, data in here.items() if client not in self.all.empty}
-        rehearsal.check(training)
-        server = [] if self.all.server_data is None else [self.all.server_data]
-        for watched in filter(None, (self.monitor, self.watching.stopping)):
-            watched.check(rehearsal.logged_in_validation([*server, *here.values()], watched.metric))
+            self.all.module, trainer.trainer_args, trainer.seed, settings.fast_loops, settings.clock_rounds, apart
+        )
+        rehearsal.check(self.all.training_here)
+        self.watching.rehearse(rehearsal, self.all.data_here)
 
     def _save(self) -> None:
         self.state.total_seconds = self.before + time.perf_counter() - self.started
-        state = self.state.as_json()
-        path = self.checkpoints.save(
-            checkpoint.name_of({"state": state}),
-            self.strategy.state(),
-            {
-                "identity": self.identity,
-                "round": self.state.round,
-                "best": state["best"],
-                "state": state,
-                "ledger": self.federation.ledger.totals(),
-                "ledger_end": self.federation.ledger.flush(),
-                "metrics_rows": self.folder.num_rows,
-                "failures": self.federation.failures,
-                "schema": self.all.schema,
-            },
-            self.engine,
-            best=self.state.best.checkpoint,
-        )
-        self.engine.checkpointed(path)
-
-    @property
-    def last_round(self) -> int:
-        """The last round that was finished, counted from 0; 0 before the first."""
-        return max(self.state.round - 1, 0)
+        self.files.save(self.state, self.strategy, self.engine, self.federation, self.all.schema)
 
     def finish(self) -> dict[str, Any]:
         """Score the last round and the best one, write results.json, leave the best global model in the module."""
         best, strategy = self.state.best, self.strategy
-        last = self.evaluation.summaries(("val", "test"), self.last_round, tolerant=True)
+        last = self.evaluation.summaries(("val", "test"), self.state.last_round, tolerant=True)
         chosen = last
         if best.checkpoint not in (None, f"round_{self.state.round - 1:05d}") and best.round is not None:
-            source = self.checkpoints.directory / str(best.checkpoint)
+            source = self.files.checkpoints.directory / str(best.checkpoint)
             strategy.load_state(checkpoint.read(source)[0])
             self.engine.load(source)
             chosen = self.evaluation.summaries(("val", "test"), best.round, tolerant=True)
-        each = self._each_on_global()
+        each = None
+        if self.settings.scores_each and self.all.server_data is not None and not self.all.entries.private:
+            each = self.evaluation.each_on_global(self.state.last_round)
         if (weights := strategy.global_weights()) is not None:
             self.all.entries.set(weights)
             if not self.all.entries.private:
-                write_lightning_checkpoint(self.all.module, self.checkpoints.directory / LIGHTNING)
+                write_lightning_checkpoint(self.all.module, self.files.checkpoints.directory / LIGHTNING)
         return Results(
             name=self.trainer.name,
             strategy=type(strategy).__name__,
@@ -353,14 +328,6 @@ class _Run:
             empty_clients=self.all.empty,
             workers_rss_mb=self.engine.peak_rss_mb(),
         ).write(self.folder)
-
-    def _each_on_global(self) -> list[float | None] | None:
-        wanted = self.settings.score_each_on_global
-        if wanted is None:
-            wanted = getattr(self.strategy, "score_on_global", False) and not self.settings.upload_transforms
-        if not wanted or self.all.server_data is None or self.all.entries.private:
-            return None
-        return self.evaluation.each_on_global(self.last_round)
 
     def close(self) -> None:
         """Free the clients and files."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import lightning as L
 
 from fl_lightning.early_stopping import EarlyStopping
 from fl_lightning.engine.names import without_stage
+from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.reporting.monitor import Monitor
+from fl_lightning.reporting.unscored import Unscored
 from fl_lightning.run_state import RunState
 
 
@@ -22,11 +26,28 @@ class Watching:
     """
 
     def __init__(self, module: Any, stop: EarlyStopping | None, monitor: Monitor, state: RunState) -> None:
-        self._kind, self._stop, self._state = type(module).__name__, stop, state
+        self._kind, self._stop, self._monitor, self._state = type(module).__name__, stop, monitor, state
+        self._unscored = Unscored(module)
         self.stopping: Monitor | None = None
         if stop is not None:
             own = Monitor.of(module, stop.metric or monitor.metric, stop.mode or (None if stop.metric else monitor.mode))
-            self.stopping = Monitor(own.metric, own.mode, self._kind, "early_stopping" if stop.metric else monitor.source)
+            source, typed = ("early_stopping", stop.metric) if stop.metric else (monitor.source, monitor.typed)
+            self.stopping = Monitor(own.metric, own.mode, self._kind, source, typed)
+
+    def rehearse(self, rehearsal: Rehearsal, data: Sequence[L.LightningDataModule]) -> None:
+        """Is what is watched logged in validation? Told before round 1.
+
+        Args:
+            rehearsal: Tries validations.
+            data: On which they are tried.
+
+        Raises:
+            ValueError: If other metrics are.
+        """
+        for watched in filter(None, (self._monitor, self.stopping)):
+            logged = rehearsal.logged_in_validation(data, watched.metric)
+            self._unscored.tell(logged)
+            watched.check(logged)
 
     def remember(self, val: Mapping[str, Any], round: int) -> None:
         """Keep what a validation gave.
@@ -38,8 +59,9 @@ class Watching:
         Raises:
             ValueError: If what is watched was not logged.
         """
+        self._unscored.tell([val["global_metrics"], *val["per_client_metrics"]])
         for name, points in self._state.validation.items():
-            points.append((round, Monitor(without_stage(name, "val"), "min", self._kind, "scheduler").value_of(val)))
+            points.append((round, Monitor(without_stage(name, "val"), "min", self._kind, "scheduler", name).value_of(val)))
         if self.stopping is not None:
             self._state.stopping.append((round, self.stopping.value_of(val)))
 

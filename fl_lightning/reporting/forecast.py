@@ -69,9 +69,7 @@ def forecast(
     up = sum(map(nbytes, floats)) / len(clients) * chosen
     asked = sum(nbytes(strategy.evaluation(client).tensors) for client in range(len(clients)))
     evaluations = math.ceil(settings.num_rounds / settings.check_val_every_n_rounds) + 2
-    scored = settings.score_each_on_global
-    scored = getattr(strategy, "score_on_global", False) if scored is None else scored
-    each = asked + len(clients) * nbytes(entries.get(entries.shared)) if scored and not entries.private else 0
+    each = asked + len(clients) * nbytes(entries.get(entries.shared)) if settings.scores_each and not entries.private else 0
     phases = strategy.phase_costs(clients)
     model = nbytes(module.state_dict())
     memory = {

@@ -22,12 +22,14 @@ class Monitor:
         module: Name of the module's class, for messages.
         source: Who named it: ``"federation"`` (``federation.monitor``), ``"module"`` (its ``monitor``), ``"early_stopping"``
             (``federation.early_stopping.metric``), ``"scheduler"`` (a plateau scheduler) or ``"default"``.
+        typed: The name as they wrote it (``val/accuracy``), for messages.
     """
 
     metric: str
     mode: str
     module: str = "LightningModule"
     source: str = "default"
+    typed: str | None = None
 
     @classmethod
     def of(cls, module: Any, monitor: str | None = None, mode: str | None = None) -> Monitor:
@@ -41,6 +43,7 @@ class Monitor:
         """
         kind = type(module).__name__
         own = getattr(module, "monitor", None)
+        typed = monitor or (own if isinstance(own, str) else None)
         own = without_stage(own, "val") if isinstance(own, str) else None
         metric = without_stage(monitor, "val") if monitor else own or "loss"
         where = "`federation.monitor_mode`"
@@ -50,7 +53,7 @@ class Monitor:
             mode = mode_by_name(metric)
         if mode not in ("min", "max"):
             raise ValueError(f"{where} is {mode!r}; write `min` (less is better) or `max`.")
-        return cls(metric, mode, kind, "federation" if monitor else "default" if own is None else "module")
+        return cls(metric, mode, kind, "federation" if monitor else "default" if own is None else "module", typed)
 
     def check(self, logged: Iterable[Mapping[str, Any] | None]) -> None:
         """Is the metric among what was logged on validation data? ``None`` and nothing logged say nothing.
@@ -72,8 +75,9 @@ class Monitor:
             "early_stopping": ("`federation.early_stopping.metric`", "Set it"),
             "scheduler": (f"The `monitor` of a plateau scheduler in `{self.module}.configure_optimizers`", "Set it"),
         }[self.source]  # fmt: skip
+        as_typed = f"`{self.metric}`" if self.typed in (None, self.metric) else f"`{self.typed}` (`{self.metric}`)"
         raise ValueError(
-            f"{named} is `{self.metric}`, but `{self.module}` logs for `val` only: {', '.join(sorted(names))}. "
+            f"{named} is {as_typed}, but `{self.module}` logs for `val` only: {', '.join(sorted(names))}. "
             f"{remedy} to one of these."
         )
 

@@ -79,6 +79,15 @@ def test_without_validation_data_the_last_epoch_is_the_best(tmp_path):
     assert found["best_round"] == 2 and (run / "checkpoints" / "best.ckpt").is_file()
 
 
+def test_an_epoch_that_nothing_can_choose_is_told_before_training(tmp_path, caplog, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Linear, "validation_step", lambda *_: None)
+    monkeypatch.setattr(Linear, "on_train_start", lambda self: seen.append("no epoch can be called the best" in caplog.text),
+                        raising=False)  # fmt: skip
+    central(tmp_path, Linear(), epochs=1)
+    assert seen == [True] and caplog.text.count("Nothing is logged in validation") == 1
+
+
 def test_a_metric_that_nobody_logs_is_found_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.setattr(Linear, "training_step", lambda *_: pytest.fail("it trained"))
     with pytest.raises(ValueError, match="`federation.monitor` is `auc`, but `Linear` logs for `val` only: loss"):

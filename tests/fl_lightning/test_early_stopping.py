@@ -72,6 +72,8 @@ def test_another_metric_than_the_one_that_chooses_the_best_round(tmp_path):
     assert fed.results["rounds_run"] == 6
     with pytest.raises(ValueError, match=r"`federation.early_stopping.metric` is `f1`, but `Steady` logs for `val` only: acc"):
         run(tmp_path, early_stopping={"metric": "f1"})
+    with pytest.raises(ValueError, match=r"`federation.early_stopping.metric` is `val/f1` \(`f1`\), but `Steady` logs"):
+        run(tmp_path, early_stopping={"metric": "val/f1"})
     lower = run(tmp_path, early_stopping={"patience": 1, "metric": "accuracy", "mode": "min"})
     assert lower.results["rounds_run"] == 2
 

@@ -75,7 +75,9 @@ def test_a_direction_that_is_none_names_where_it_was_set():
     ("module", "asked", "text"),
     [
         (Named, "auc", "`federation.monitor` is `auc`, but `Named` logs for `val` only: f1, loss. Set `federation.monitor` to"),
-        (Named, None, "`Named.monitor` is `accuracy`, but .* Set `Named.monitor` or `federation.monitor` to one of these"),
+        (Named, "val_auc", r"`federation.monitor` is `val_auc` \(`auc`\), but `Named` logs for `val` only: f1, loss. Set"),
+        (Named, "val/auc", r"`federation.monitor` is `val/auc` \(`auc`\), but"),
+        (Named, None, r"`Named.monitor` is `val_accuracy` \(`accuracy`\), but .* Set `Named.monitor` or"),
         (AnothersMonitor, None, "`federation.monitor` is not set and `AnothersMonitor` names no `monitor`: it is `loss`, but"),
     ],
 )
