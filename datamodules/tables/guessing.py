@@ -3,53 +3,129 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 # The last word of a name. Ids may repeat (a compound measured twice); the other words are those of measurements, too.
 ID_WORDS = frozenset(("id", "ids", "cid", "sid", "uid", "guid", "uuid", "oid", "identifier", "regno"))
-NUMBER_WORDS = frozenset(("no", "nr", "num", "number", "index", "idx", "row", "rownum", "rowno", "line", "key", "serial",
-                          "counter", "record", "entry"))  # fmt: skip
+ROW_WORDS = frozenset(("rownum", "rowno"))
+NUMBER_WORDS = frozenset(("no", "nr", "num", "number", "index", "idx", "row", "line", "key", "serial", "counter", "record",
+                          "entry"))  # fmt: skip
+COUNTED_WORDS = frozenset(("row", "line", "record", "entry", "serial"))  # one of them before one of the above: `row_number`
+THING_WORDS = frozenset(("customer", "client", "patient", "subject", "person", "user", "member", "account", "compound",
+                         "molecule", "substance", "structure", "ligand", "sample", "batch", "lot", "barcode"))  # fmt: skip
 FEWEST = 10  # rows: of fewer, whole numbers in a row prove nothing
 RUN = 50  # rows that go on by one each, wherever they start
+NEARLY = 0.95  # of the rows have a number of their own: an id may be there twice
+DIGITS, THING_DIGITS = 6, 3  # measurements seldom have so many, in whole numbers; with the name of a thing fewer do
+SPAN = 100.0  # between most ids of one kind; counts (inhabitants, visits) differ by more
+ROUND = 0.5  # of the numbers end with a zero: rounded, and so measured
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
-def counter_or_id(name: str, values: Sequence[float] | np.ndarray) -> str | None:
+def counter_or_id(name: str, values: Sequence[float] | np.ndarray, owners: np.ndarray | None = None) -> str | None:
     """Why a column is a counter or an id, and neither a feature nor a label, unless somebody says so.
 
     It is one if its numbers are whole, there are more than two of them, and
 
-    - its name ends in ``id``, ``CID`` or the like (``customer_id``, ``PubChem CID``), also where numbers repeat;
-    - no number repeats, and its name ends in ``no``, ``num``, ``index`` or the like;
-    - it counts: 0 to n - 1 or 1 to n in any order, or rows that go on by one each.
+    - its name ends in ``id``, ``CID`` or the like (``customer_id``, ``PubChem CID``, ``row_number``), also where they repeat;
+    - its name ends in ``no``, ``num``, ``index`` or the like, and (nearly) no number repeats;
+    - its name ends in what is numbered (``customer``, ``compound``), and (nearly) no number of three digits or more repeats;
+    - it counts: 0 to n - 1 or 1 to n in any order, or rows that go on by one each;
+    - numbers have six digits or more, (nearly) none repeats, and they are neither round nor as far apart as counts are.
 
     Args:
         name: Of the column.
         values: Its numbers in the order of the rows, ``nan`` where there is none.
+        owners: Number of each row's client, -1 = nobody (``number_owners``), where a column says so: what counts or names the
+            rows of each client alone (``1, 2, 3, 1, 2, 3``) is a counter, too.
 
     Returns:
         The reason, to be put behind the name: ``counts the rows``; ``None`` for a measurement, as far as one can tell.
     """
     numbers = np.asarray(values, dtype=np.float64)
-    numbers = numbers[np.isfinite(numbers)]
-    if len(numbers) < 3 or (numbers != np.round(numbers)).any():
-        return None
+    reason = _reason(name, numbers[np.isfinite(numbers)])
+    if reason is None and owners is not None:
+        order = np.argsort(owners, kind="stable")
+        starts = np.flatnonzero(np.diff(owners[order], prepend=-1))  # of whom nobody has is before the first
+        reason = reason_at_each(name, np.split(numbers[order], starts)[1:])
+    return reason
+
+
+def number_owners(clients: Sequence[str]) -> np.ndarray:
+    """Number of each row's client, int64 ``(R,)``, -1 where its name is ``""``."""
+    number = {"": -1}
+    return np.array([number.setdefault(client, len(number) - 1) for client in clients], dtype=np.int64)
+
+
+def reason_at_each(name: str, parts: Iterable[np.ndarray]) -> str | None:
+    """Why a column is a counter or an id within the rows of each of several clients, if it is.
+
+    Args:
+        name: Of the column.
+        parts: Each client's numbers, ``nan`` where there is none. One or two of them say nothing; of some more it is enough
+            that they count.
+    """
+    reasons, told = [], 0
+    for part in parts:
+        numbers = part[np.isfinite(part)]
+        if len(numbers) < 3:
+            continue
+        told += 1
+        reason = _reason(name, numbers)
+        if reason:
+            reasons.append(reason)
+        elif len(numbers) >= FEWEST or not _counts(numbers):
+            return None
+    return f"{reasons[0]}, at each client" if reasons and told > 1 else None
+
+
+def _reason(name: str, numbers: np.ndarray) -> str | None:
+    """Why these finite numbers are a counter or ids, as they are."""
     distinct = np.unique(numbers)
-    if len(distinct) < 3:
+    if len(distinct) < 3 or (distinct != np.round(distinct)).any():
         return None
-    words = WORDS.findall(name)
-    last = words[-1].lower() if words else ""
+    return _reason_by_name(name, numbers, distinct) or _reason_by_numbers(numbers, distinct)
+
+
+def _reason_by_name(name: str, numbers: np.ndarray, distinct: np.ndarray) -> str | None:
+    words = [word.lower() for word in WORDS.findall(name)]
+    last = words[-1] if words else ""
     if last in ID_WORDS:
         return "is an id by its name"
-    if len(distinct) < len(numbers):
+    if last in ROW_WORDS or (last in NUMBER_WORDS and not COUNTED_WORDS.isdisjoint(words[-2:-1])):
+        return "is a number of rows by its name"
+    if len(distinct) < NEARLY * len(numbers):
         return None
+    repeats = "no number repeats" if len(distinct) == len(numbers) else "nearly no number repeats"
     if last in NUMBER_WORDS:
-        return "is a running number by its name, and no number repeats"
-    through = distinct[-1] - distinct[0] == len(distinct) - 1
-    if len(numbers) >= FEWEST and through and distinct[0] in (0, 1):
+        return f"is a running number by its name, and {repeats}"
+    if last in THING_WORDS and len(numbers) >= FEWEST and _has_digits(numbers, THING_DIGITS):
+        return f"is an id by its name, and {repeats}"
+    return None
+
+
+def _reason_by_numbers(numbers: np.ndarray, distinct: np.ndarray) -> str | None:
+    if len(numbers) >= FEWEST and _counts(numbers):
         return f"counts the rows ({distinct[0]:.0f} to {distinct[-1]:.0f}, each once)"
     if len(numbers) >= RUN and (np.diff(numbers) == 1).all():
         return f"goes on by 1 from row to row ({numbers[0]:.0f} to {numbers[-1]:.0f})"
-    return None
+    if len(numbers) < FEWEST or len(distinct) < NEARLY * len(numbers) or not _has_digits(numbers, DIGITS):
+        return None
+    low, high = np.quantile(numbers, (0.05, 0.95))
+    if high > SPAN * low or (numbers % 10 == 0).mean() > ROUND:
+        return None
+    repeats = "each is there once" if len(distinct) == len(numbers) else "nearly each is there once"
+    return f"has whole numbers of {len(f'{np.median(numbers):.0f}')} digits, and {repeats}, as ids are"
+
+
+def _counts(numbers: np.ndarray) -> bool:
+    """Whether these are 0 to n - 1 or 1 to n, each once, in any order."""
+    ordered = np.sort(numbers)
+    return ordered[0] in (0, 1) and bool((np.diff(ordered) == 1).all())
+
+
+def _has_digits(numbers: np.ndarray, digits: int) -> bool:
+    """Whether no number is negative and most have so many digits at least."""
+    return bool(numbers.min() >= 0 and np.median(numbers) >= 10 ** (digits - 1))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from datamodules.tables.guessing import counter_or_id
+from datamodules.tables.guessing import counter_or_id, number_owners
 from datamodules.tables.names import has_name, quote
 from datamodules.tables.table import Chunk, Table, TableFormat
 from datamodules.tables.values import COMMA_NUMBER, NUMBER, decimal_mark, is_blank, parse_numbers
@@ -122,7 +122,7 @@ def read_nodes(
     for chunk in table.chunks([*columns.named, *(candidates if names is None else names)]):
         if names is None:
             numeric = _numeric(chunk, candidates, decimal)
-            set_aside = {} if columns.all_meant else _counters(chunk, numeric, decimal)
+            set_aside = {} if columns.all_meant else _counters(chunk, numeric, decimal, columns.client)
             names = _others(numeric, set_aside)
             if left := _others(candidates, numeric):
                 notices.append(f"`{path}`: {_few(left)} hold text or nothing or have no name, and are no features.")
@@ -204,14 +204,17 @@ def _numeric(chunk: Chunk, candidates: Sequence[str], decimal: str | None) -> li
     return names
 
 
-def _counters(chunk: Chunk, names: Sequence[str], decimal: str | None) -> dict[str, str]:
-    """Columns that only count or name the rows, as far as the first rows tell."""
+def _counters(
+    chunk: Chunk, names: Sequence[str], decimal: str | None, client: str | None
+) -> dict[str, str]:
+    """Columns that only count or name the rows, all of them or those of each client, as far as the first rows tell."""
     found: dict[str, str] = {}
+    owners = None if client is None else number_owners([text.strip() for text in chunk.columns[client]])
     for name in names:
         texts = chunk.columns[name]
         head = np.unique(parse_numbers(texts[:100], decimal or decimal_mark(texts[:100]))[0])
         if (head == np.round(head)).sum() > 2:  # else there is nothing to ask of the many columns of a bag of words
-            reason = counter_or_id(name, parse_numbers(texts, decimal or decimal_mark(texts))[0])
+            reason = counter_or_id(name, parse_numbers(texts, decimal or decimal_mark(texts))[0], owners)
             found |= {} if reason is None else {name: reason}
     return found
 

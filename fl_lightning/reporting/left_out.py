@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,9 +69,8 @@ class LeftOut:
         Raises:
             ValueError: With the most frequent reasons, and how to go on.
         """
-        unusable = {kind: {**count, "left_out": (count["left_out"] or 0) - (count.get("leading_elsewhere") or 0)}
-                    for kind, count in self.counts.items()}  # fmt: skip
-        many = {kind: count for kind, count in unusable.items() if count["read"] and count["left_out"] > most * count["read"]}
+        many = {kind: {**count, "left_out": _unusable(count)} for kind, count in self.counts.items()
+                if _unusable(count) > most * (count["read"] or math.inf)}  # fmt: skip
         if not many:
             return
         by_reason: dict[str, list[Mapping[str, Any]]] = {}
@@ -104,6 +104,11 @@ def _add(parts: Sequence[Mapping[str, Mapping[str, int | None]]]) -> dict[str, d
                 before = known.get(name, 0)
                 known[name] = None if number is None or before is None else before + number
     return total
+
+
+def _unusable(count: Mapping[str, int | None]) -> int:
+    """How many rows of a kind were left out for no other reason than what is in them."""
+    return (count["left_out"] or 0) - (count.get("leading_elsewhere") or 0)
 
 
 def _told(kind: str, count: Mapping[str, int | None]) -> str:

@@ -373,7 +373,7 @@ def test_counters_ids_and_codes_of_the_class_are_no_features_unless_named(tmp_pa
     found = suspicions(data)
     assert set(found) == {"guessed_ids", "label_in_features"}
     assert found["guessed_ids"]["message"] == (
-        "'row_number', 'customer_id': no feature (`row_number` is a running number by its name, and no number repeats; "
+        "'row_number', 'customer_id': no feature (`row_number` is a number of rows by its name; "
         "`customer_id` is an id by its name)."
     )
     assert found["label_in_features"]["message"] == (
@@ -409,6 +409,18 @@ def test_a_counter_at_one_client_is_no_feature_anywhere(tmp_path):
     for client, start in (("north", 0), ("south", 12)):
         (tmp_path / client / "x.csv").write_text("id,place\n" + "".join(f"{start + i},{i}\n" for i in range(12)))
     assert own(tmp_path, features="x.csv").feature_names == ["place"]  # a table that was given for nothing else
+
+
+def test_numbers_of_customers_and_of_each_shops_rows_are_no_features(tmp_path):
+    """One table of two shops, each with rows counted from 1; a customer has six digits and no name that says id."""
+    columns = {"shop": lambda i: "ab"[i % 2], "place": lambda i: 1 + i // 2, "who": lambda i: 100_000 + i * 7919 % 899_981,
+               "noise": lambda i: i * 37 % 11}  # fmt: skip
+    data = guessing(tmp_path, columns, client_column="shop", partition="column")
+    assert data.feature_names == ["noise"]
+    assert suspicions(data)["guessed_ids"]["message"] == (
+        "'place', 'who': no feature (`place` counts the rows (1 to 30, each once), at each client; `who` has whole numbers of "
+        "6 digits, and each is there once, as ids are)."
+    )
 
 
 def test_odd_labels_are_named_by_row(tmp_path):

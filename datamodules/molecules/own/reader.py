@@ -159,7 +159,8 @@ def _guess_targets(spec: MoleculeSpec, files: Sequence[MoleculeFile], notices: l
         ValueError: There is none, or clients write one in two ways.
     """
     besides = [spec.smiles_column, *filter(None, (spec.id_column, spec.client_column))]
-    guessed = guess_tasks({file.name: numeric_columns(file, besides, spec.decimal) for file in files})
+    owners = None if spec.client_column is None else {file.name: _name_owners(spec, file) for file in files}
+    guessed = guess_tasks({file.name: numeric_columns(file, besides, spec.decimal) for file in files}, owners)
     if not guessed.tasks:
         raise ValueError(f"`{files[0].path}` has no column of numbers to learn: its columns are "
                          f"{quote_all(files[0].all_columns)}{guessed.describe_left_out()}. Name those of labels in "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datamodules.findings import Finding, finding
-from datamodules.tables.guessing import counter_or_id
+from datamodules.tables.guessing import counter_or_id, number_owners, reason_at_each
 from datamodules.tables.names import fold
 
 NO_COUNT = (5.0, 3.0, 9.0)  # whole numbers of which only a name can say that they are ids
@@ -44,14 +44,17 @@ class GuessedTasks:
         return found
 
 
-def guess_tasks(found: Mapping[str, Mapping[str, np.ndarray]]) -> GuessedTasks:
-    """What is learnt of each client's columns of numbers.
+def guess_tasks(
+    found: Mapping[str, Mapping[str, np.ndarray]], owners: Mapping[str, Sequence[str]] | None = None
+) -> GuessedTasks:
+    """What is learnt of the columns of numbers in each file.
 
-    A column is a counter or an id (``counter_or_id``) if it is one over all clients, or at each client. One that only
+    A column is a counter or an id (``counter_or_id``) if it is one over all rows, in each file or at each client. One that only
     counts, by its numbers and not by its name, is learnt all the same if nothing else is left.
 
     Args:
-        found: By client, by name of a column, its numbers, ``nan`` where there is none.
+        found: By file (a client, as a rule), by name of a column, its numbers, ``nan`` where there is none.
+        owners: By file, the client of each row, where a column says so.
 
     Raises:
         ValueError: As :func:`agreed_tasks`.
@@ -59,8 +62,9 @@ def guess_tasks(found: Mapping[str, Mapping[str, np.ndarray]]) -> GuessedTasks:
     left_out = {}
     for name in dict.fromkeys(name for columns in found.values() for name in columns):
         parts = [columns[name] for columns in found.values() if name in columns]
-        reasons = [counter_or_id(name, part) for part in parts]
-        reason = counter_or_id(name, np.concatenate(parts)) or (reasons[0] if all(reasons) else None)
+        clients = [client for file, texts in (owners or {}).items() if name in found[file] for client in texts]
+        numbers = None if owners is None else number_owners(clients)
+        reason = counter_or_id(name, np.concatenate(parts), numbers) or reason_at_each(name, parts)
         if reason:
             left_out[name] = reason
     doubtful = {}
