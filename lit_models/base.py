@@ -1,4 +1,4 @@
-r"""LitGraphModule: a LightningModule whose local objective can be exchanged, built from its data's schema.
+r"""LitGraphModule: a module built from its data's schema (`SchemaModule`) whose local objective can be exchanged.
 
 The one seam between data, model and algorithm. A training step is ``objective(module, batch)``; an objective sees the
 weights as received (`on_train_start`, `snapshot`), the batch, and the *unreduced* per-sample loss (`SampleLosses`):
@@ -17,24 +17,17 @@ Everything here runs unchanged under a stock ``lightning.Trainer``; only `on_rou
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LightningCLI, LRSchedulerCallable, OptimizerCallable
-from lightning.pytorch.core.mixins import hparams_mixin
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from lit_models.epoch_means import EpochMeans
 from lit_models.objectives.base import Objective
 from lit_models.objectives.erm import ERM
-
-Schema = Mapping[str, Any]
-NAMES = ("feature_names", "class_names", "task_names", "units")  # of a schema: what the places of inputs and outputs mean
+from lit_models.schema_module import Schema, SchemaModule, without_parser
 
 default_optimizer: OptimizerCallable = partial(torch.optim.Adam, lr=1e-2, weight_decay=5e-4, fused=True)
 """Adam with the node defaults; ``fused`` is the same update, 3 times faster on CPU. A ``functools.partial``, no lambda:
@@ -69,19 +62,8 @@ def frozen_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).requires_grad_(False).eval()
 
 
-def _without_parser(make: Any) -> Any:
-    """The same callable, without the command line's parser that LightningCLI ties to it.
-
-    jsonargparse gives ``partial(helper, instantiator, torch.optim.Adam, lr=...)`` for an optimiser, and the like for a
-    scheduler; its instantiator would go along with every copy of a module, and to worker processes.
-    """
-    if isinstance(make, partial) and make.args and isinstance(make.args[-1], type):
-        return partial(make.args[-1], **make.keywords)
-    return make
-
-
-class LitGraphModule(LightningModule):
-    r"""Base of all our modules. Subclasses implement `build_layers`, `forward`, `losses` and, if scored, `make_scores`.
+class LitGraphModule(SchemaModule):
+    r"""A module with an objective. Subclasses implement `build_layers`, `forward`, `losses` and, if scored, `make_scores`.
 
     Args:
         objective: What a training step minimises. Default: `ERM`, the mean loss.
@@ -109,99 +91,27 @@ class LitGraphModule(LightningModule):
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
     ) -> None:
-        super().__init__()
-        # Set while LightningCLI makes a module, whose arguments are then known as plain values, safe in a checkpoint.
-        given_by_cli = getattr(hparams_mixin, "_given_hyperparameters", None)
-        if given_by_cli is not None and given_by_cli.get() is not None:
-            self.save_hyperparameters(logger=False)
+        super().__init__(type(self).default_optimizer if optimizer is None else optimizer)
         self.objective = ERM() if objective is None else objective
-        self.optimizer = type(self).default_optimizer if optimizer is None else _without_parser(optimizer)
-        self.lr_scheduler = _without_parser(lr_scheduler)
-        self.schema: dict[str, Any] | None = None
-        self._means = EpochMeans()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_current_fx_name":  # set twice a hook by Lightning; nn.Module would search its parameters for it
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
+        self.lr_scheduler = without_parser(lr_scheduler)
 
     # ---- building -------------------------------------------------------------------------------------------------
 
     def build(self, schema: Schema) -> None:
-        """Create the layers for data of this schema, with initial weights from torch's global RNG.
-
-        Idempotent: a second call with the same schema does nothing.
-
-        Raises:
-            ValueError: The module was already built for another schema.
-        """
-        schema = dict(schema)
-        if self.schema is not None:
-            if any(self.schema[key] != schema[key] for key in self.schema.keys() & schema.keys()):
-                raise ValueError(
-                    f"{type(self).__name__} was built for data with {self.schema} and cannot be used with data with "
-                    f"{schema}. Build a new module for the new data."
-                )
-            return
-        self.build_layers(schema)
-        self.val_scores = self.make_scores()
-        self.test_scores = self.make_scores()
-        self.schema = schema
-
-    def build_layers(self, schema: dict[str, Any]) -> None:
-        """Create parameters from the schema; called once, by `build`."""
-        raise NotImplementedError(f"{type(self).__name__} must implement `build_layers(schema)`.")
+        is_new = self.schema is None
+        super().build(schema)
+        if is_new:
+            self.val_scores = self.make_scores()
+            self.test_scores = self.make_scores()
 
     def make_scores(self) -> Metric | None:
         """A torchmetrics ``Metric`` whose ``compute()`` is a dict with only the metrics that are defined, or None."""
         return None
 
-    def setup(self, stage: str) -> None:
-        datamodule = getattr(self.trainer, "datamodule", None)
-        schema = getattr(datamodule, "schema", None)
-        if self.schema is not None:
-            self._check_names(self.schema, schema or {})
-            return
-        if schema is None:
-            raise ValueError(
-                f"{type(self).__name__} builds its layers from the data's schema, but "
-                f"`data: {type(datamodule).__name__ if datamodule is not None else None}` has no attribute `schema`. "
-                'Give the data module one (e.g. {"num_features": 1433, "num_classes": 7}) '
-                "or call `module.build(schema)` first."
-            )
-        self.build(schema)
-
-    def _check_names(self, learnt: Schema, found: Schema) -> None:
-        """Data of the right shape may mean something else: the module of a checkpoint meets whatever it is given."""
-        for key in NAMES:
-            own, other = learnt.get(key), found.get(key)
-            if own is None or other is None or list(own) == list(other):
-                continue
-            pairs = enumerate(itertools.zip_longest(own, other))
-            place, (mine, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
-            raise ValueError(
-                f"{type(self).__name__} learnt with other {key} than these data have: number {place + 1} is {mine!r} there and "
-                f"{theirs!r} here (of {len(own)} and {len(other)}). Give the data the same names in the same order, or train a "
-                "new model."
-            )
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["schema"] = self.schema
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if checkpoint.get("schema") is not None:
-            self.build(checkpoint["schema"])
-
     def configure_optimizers(self) -> Any:
-        optimizer = self.optimizer(self.parameters())
+        optimizer = super().configure_optimizers()
         scheduler = None if self.lr_scheduler is None else self.lr_scheduler(optimizer)
         return LightningCLI.configure_optimizers(self, optimizer, scheduler)
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        # PyG moves a graph in place: moved during validation it would hold inference tensors that training cannot use.
-        with torch.inference_mode(False):
-            return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     # ---- what an objective may use --------------------------------------------------------------------------------
 
@@ -230,17 +140,6 @@ class LitGraphModule(LightningModule):
         """Distance of ``outputs`` from ``reference`` per training sample, shape ``(S, T)``, aligned with `losses`."""
         raise NotImplementedError(f"{type(self).__name__} must implement `divergence(outputs, reference, batch)`.")
 
-    def observe(self, values: Mapping[str, Tensor], mask: Tensor | None = None) -> None:
-        """Log the mean of ``values`` over all batches of the epoch, as ``train/<name>``; call it in every batch.
-
-        Args:
-            values: Scalars (each batch weighs the same) or a value for each sample (each weighs the same), by name.
-            mask: Bool, of the values' shape: the entries that count, e.g. those with a label. If none does in the whole
-                epoch, nothing is logged.
-        """
-        if self._trainer is not None:  # else nobody asks for the means, and they would pile up
-            self._means.add(values, mask)
-
     # ---- training -------------------------------------------------------------------------------------------------
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -248,14 +147,8 @@ class LitGraphModule(LightningModule):
         self.observe({"loss": loss})
         return loss
 
-    def on_train_epoch_end(self) -> None:
-        # Once an epoch, not once a step: a call of `self.log` costs as much as a small optimiser step.
-        means = self._means.pop()
-        if means:
-            self.log_values({f"train/{name}": mean for name, mean in means.items()})
-
     def on_train_start(self) -> None:
-        self._means = EpochMeans()
+        super().on_train_start()
         self.objective.on_train_start(self)
 
     def on_train_end(self) -> None:
@@ -285,14 +178,6 @@ class LitGraphModule(LightningModule):
 
     def load_private_state(self, state: dict[str, Tensor]) -> None:
         self.objective.load_state(state)
-
-    def log_values(self, values: dict[str, Tensor]) -> None:
-        """Log values of an epoch, by full name. Everything that we log comes through here.
-
-        Lightning's bookkeeping costs about 0.3 ms a name and epoch, so a caller that runs many small fits may put a
-        cheaper sink in its place for their duration (``module.log_values = sink``, then ``del``).
-        """
-        self.log_dict(values, on_step=False, on_epoch=True, batch_size=1, sync_dist=self.trainer.world_size > 1)
 
     # ---- evaluation -----------------------------------------------------------------------------------------------
 

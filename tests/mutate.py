@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PATHS = ("fl_lightning/strategies", "fl_lightning/engine", "lit_models/objectives", "lit_models/neighgen*")
+PATHS = ("fl_lightning/strategies", "fl_lightning/engine", "lit_models/objectives", "lit_models/neighgen")
 LAST = "tests/fl_lightning/test_recorded_bits.py"
 LIBRARIES = (
     "torch", "lightning", "lightning.pytorch.cli", "torch_geometric.nn", "torch_geometric.loader", "torchmetrics", "pandas",
@@ -58,8 +58,7 @@ ELSEWHERE = {
     "fl_lightning/engine/worker_processes.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
     "fl_lightning/strategies/fedsage_client.py": ["tests/fl_lightning/strategies/test_fedsage_plus.py"],
     "fl_lightning/strategies/local_only.py": ["tests/fl_lightning/test_oracles.py"],
-    "lit_models/neighgen_generators.py": ["tests/lit_models/test_neighgen.py"],
-    "lit_models/neighgen_start.py": ["tests/lit_models/test_neighgen.py"],
+    "lit_models/neighgen/module.py": ["tests/lit_models/neighgen/test_exchange.py"],
     "lit_models/objectives/base.py": ["tests/lit_models/objectives/test_erm.py"],
     "lit_models/objectives/support/received.py": ["tests/lit_models/objectives/test_flit.py"],
     "lit_models/objectives/erm.py": ["tests/lit_models/test_lit_graph_module.py"],

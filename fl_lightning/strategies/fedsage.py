@@ -9,7 +9,7 @@ Phase                  request (down)                            reply (up)
 4  rounds              FedAvg of the classifier on the mended subgraphs, tested on the untouched global graph
 
 The protocol, and what must not cross: docs/papers/fedsage_plus.md#protocol. The client half is in ``fedsage_client.py``, its
-equations in ``lit_models/neighgen*.py``, impairing and mending in ``datamodules``.
+equations in ``lit_models/neighgen/``, impairing and mending in ``datamodules``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fedsage_client import FedSagePlusClient
 from fl_lightning.strategies.fedsage_costs import phase_costs
 from lit_models.neighgen import LitNeighGen
+from lit_models.neighgen.generators import check_features
 
 MENDINGS = ("generator", "zero", "mean", "oracle", "none")
 COUNTS = ("predicted", "known")
@@ -125,7 +126,7 @@ class FedSagePlus(FedAvg):
         if self.needs_generator:
             for client, datamodule in enumerate(checked):
                 try:
-                    self.generator.check_features(datamodule.data.x)
+                    check_features(datamodule.data.x, self.generator.feature_range)
                 except ValueError as error:
                     raise ValueError(f"`federation.strategy.init_args.generator` and client {client}: {error}") from error
         if self.mending == "oracle":

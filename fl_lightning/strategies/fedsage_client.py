@@ -1,7 +1,7 @@
 r"""FedSage+, client half: what a client answers in each step of the protocol (``fedsage.py``).
 
 Generator, its optimisers and the mended graph stay here; the encoder never leaves. What must survive until the next step is in
-the client's store, so that a half which was built anew goes on with the same bits. Equations: ``lit_models/neighgen*.py``.
+the client's store, so that a half which was built anew goes on with the same bits. Equations: ``lit_models/neighgen/``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.optimizer_state import flatten_optimizers, restore_optimizers
 from fl_lightning.engine.seeds import derive, stream
 from lit_models.neighgen import LitNeighGen
-from lit_models.neighgen_generators import peer_gradient
+from lit_models.neighgen.exchange import (
+    Query,
+    exchange_step,
+    fgen_optimizer,
+    fgen_weights,
+    make_query,
+    peer_gradient,
+    train_fgen_alone,
+)
+from lit_models.neighgen.report import report_quality
 
 if TYPE_CHECKING:
     from fl_lightning.strategies.fedsage import FedSagePlus
@@ -78,7 +87,7 @@ class FedSagePlusClient(ClientHalf):
         query = self._query(client, generator)
         if int(query.counts.sum()) < self.min_batch:
             return Payload()
-        weights = {f"theta_f/{name}": weight for name, weight in generator.generator_weights().items()}
+        weights = {f"theta_f/{name}": weight for name, weight in fgen_weights(generator).items()}
         return Payload({"u": query.u[: query.sent], "counts": query.counts, **weights}, {"num_nodes": query.num_nodes})
 
     @protocol_step
@@ -110,12 +119,12 @@ class FedSagePlusClient(ClientHalf):
             return Payload()
         generator = self._generator(client)
         query = self._query(client, generator)
-        generator.freeze()
-        optimizer = generator.exchange_optimizer()
+        train_fgen_alone(generator)
+        optimizer = fgen_optimizer(generator)
         kept = client.store.section("exchange_optimizer")
         if kept:
             restore_optimizers([optimizer], kept)
-        generator.exchange_step(self._impaired(client), query, dict(request.tensors) or None, optimizer)
+        exchange_step(generator, self._impaired(client), query, dict(request.tensors) or None, optimizer)
         client.store.put_section("exchange_optimizer", flatten_optimizers([optimizer]))
         self._keep(client, generator)
         due = (client.round + 1) % REPORT_EVERY == 0 or client.round + 1 == self.exchange_rounds
@@ -184,8 +193,8 @@ class FedSagePlusClient(ClientHalf):
         data, seed = client.datamodule.data, self._hide_seed(client)
         return client.memo("impaired", draw, lambda: impair(data, self.hide_portion, seed, self.holdout, draw))
 
-    def _query(self, client: Client, generator: LitNeighGen) -> Any:
-        return generator.query(self._impaired(client), _slot_seed(client, client.id))
+    def _query(self, client: Client, generator: LitNeighGen) -> Query:
+        return make_query(generator, self._impaired(client), _slot_seed(client, client.id))
 
     def _mended(self, client: Client) -> Any:
         """The client's data module over its mended graph; as it is before mending."""
@@ -215,7 +224,7 @@ class FedSagePlusClient(ClientHalf):
         if not self.diagnostics:
             return Payload()
         batch = self._impaired(client)
-        figures = {**metrics, **generator.report(batch, seed=derive(client.settings.seed, "report"))}
+        figures = {**metrics, **report_quality(generator, batch, seed=derive(client.settings.seed, "report"))}
         with torch.no_grad():
             predicted = generator.eval()(batch)
         table = torch.zeros(generator.num_slots + 1, generator.num_slots + 1, dtype=torch.long)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fl_lightning.strategies.base import PhaseCosts
+from lit_models.neighgen.exchange import fgen_weights
 
 if TYPE_CHECKING:
     from fl_lightning.strategies.fedsage import FedSagePlus
@@ -46,7 +47,7 @@ def phase_costs(strategy: FedSagePlus, datamodules: Sequence[Any], oracle: Mappi
         return PhaseCosts(down=told, data=dense, clients=told)
     generator = copy.deepcopy(strategy.generator)
     generator.build(datamodules[0].schema)
-    weights = sum(map(_nbytes, generator.generator_weights().values()))
+    weights = sum(map(_nbytes, fgen_weights(generator).values()))
     whole = sum(map(_nbytes, generator.state_dict().values()))
     questions = [q for d in datamodules if (q := _question_bytes(strategy, generator, d)) is not None]
     others, asking = len(datamodules) - 1, len(questions) * weights

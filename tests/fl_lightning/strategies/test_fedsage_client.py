@@ -18,7 +18,8 @@ from fl_lightning.engine.messages import Message, Payload
 from fl_lightning.engine.seeds import derive
 from fl_lightning.strategies.fedsage_client import REPORT_EVERY
 from lit_models import GraphSAGE, LitNodeClassifier
-from lit_models.neighgen_generators import peer_gradient
+from lit_models.neighgen.exchange import exchange_step, fgen_optimizer, make_query, peer_gradient, train_fgen_alone
+from lit_models.neighgen.report import report_quality
 
 
 class Seeing(LitNodeClassifier):
@@ -126,18 +127,18 @@ def test_the_exchange_is_one_adam_over_new_draws_with_the_sum_that_arrives():
     ask(worker, "pretrain", 1)
     clear_slots(worker, 1)
     mine = generator_of(worker, 1)
-    mine.freeze()
-    optimizer, noise = mine.exchange_optimizer(), torch.Generator().manual_seed(0)
+    train_fgen_alone(mine)
+    optimizer, noise = fgen_optimizer(mine), torch.Generator().manual_seed(0)
     for round in range(3):
         sums = {n: 0.1 * torch.randn(p.shape, generator=noise) for n, p in mine.fgen.named_parameters()}
         batch = impair(graph(), HIDE, derive(SEED, "impair", client=1), HOLDOUT, round)
-        query = mine.query(batch, derive(SEED, "slots", round, 1))
+        query = make_query(mine, batch, derive(SEED, "slots", round, 1))
         sent = ask(worker, "query", 1, round)
         assert torch.equal(sent.tensors["u"], query.u[: query.sent]) and torch.equal(sent.tensors["counts"], query.counts)
         assert sent.values == {"num_nodes": batch.num_nodes}
         assert all(torch.equal(sent.tensors[f"theta_f/{n}"], p) for n, p in mine.fgen.named_parameters())
         ask(worker, "exchange", 1, round, sums)
-        mine.exchange_step(batch, query, sums, optimizer)
+        exchange_step(mine, batch, query, sums, optimizer)
         assert same(worker.stores[1].section("generator"), mine.state_dict())
 
 
@@ -194,7 +195,7 @@ def test_the_table_of_missing_neighbours_by_hand():
     for true, predicted in zip(batch.missing_count.clamp(max=3).tolist(), guess.tolist(), strict=True):
         expected[true, predicted] += 1
     assert torch.equal(table, expected) and reply.values["metrics"]["train/count_loss"] > 0
-    report = generator_of(worker, 0).report(batch, seed=derive(SEED, "report"))
+    report = report_quality(generator_of(worker, 0), batch, seed=derive(SEED, "report"))
     assert {n: v for n, v in reply.values["metrics"].items() if n in report} == report
 
 

@@ -1,17 +1,18 @@
-"""Oracles for `lit_models.neighgen_losses`.
+"""Oracles for `lit_models.neighgen.losses`.
 
 Graph Γ: nodes 0..5, edges 01 02 12 23 24 34 04, V^h = {3, 4} with x_3 = (1, 0), x_4 = (0, 1). V̄ = {0, 1, 2, 5} is
 renumbered 0..3, n = (1, 0, 2, 0) and the pairs are (0, x_4), (2, x_3), (2, x_4). Every expected number is worked out by
 hand in the comment beside it; the references are loops and distance matrices written from the equations.
 """
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from lit_models.neighgen_losses import (
+from lit_models.neighgen.losses import (
     count_loss,
     cross_feature_loss,
     dense_rows,
@@ -20,6 +21,7 @@ from lit_models.neighgen_losses import (
     mend_counts,
     nearest_hidden,
     nearest_row,
+    sample_rows,
     train_counts,
 )
 
@@ -394,3 +396,20 @@ def test_count_loss_without_nodes_is_zero_for_every_beta():
         predicted = torch.zeros(0, requires_grad=True)
         loss = count_loss(predicted, torch.zeros(0, dtype=torch.long), beta)
         assert loss.item() == 0.0 and torch.autograd.grad(loss, predicted)[0].shape == (0,)
+
+
+def test_at_most_so_many_rows_are_drawn_in_order_with_a_divisor_in_proportion():
+    rows = torch.arange(0, 20, 2)
+    chosen, divisor = sample_rows(rows, 25, 4, None)
+    assert len(chosen) == 4 and chosen.tolist() == sorted(set(chosen.tolist())) and set(chosen.tolist()) <= set(rows.tolist())
+    assert divisor == 10  # 25 * 4 / 10
+    assert sample_rows(torch.arange(100), 10, 4, None)[1] == 1  # .4, at least 1
+    assert len({tuple(sample_rows(rows, 25, 4, None)[0].tolist()) for _ in range(20)}) > 5
+    state, order = torch.get_rng_state(), np.random.default_rng(3).permutation(10)  # a query draws from its own stream
+    assert sample_rows(rows, 25, 4, np.random.default_rng(3))[0].tolist() == rows[sorted(order[:4])].tolist()
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    for few in (rows[:4], rows[:3]):  # all of them, and nothing is drawn
+        assert sample_rows(few, 25, 4, None) == (few, 25)
+    assert sample_rows(rows, 25, None, None) == (rows, 25) and torch.equal(torch.get_rng_state(), before)

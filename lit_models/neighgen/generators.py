@@ -1,8 +1,7 @@
-r"""dGen and fGen of NeighGen (FedSage+), and the gradient that one client computes for another's fGen.
+r"""dGen and fGen of NeighGen (FedSage+), what they can generate, and a graph with what they have generated.
 
 ñ_v     = activation(w z_v + b)                                                         CountGenerator
 x̃_v^p   = sigma(MLP(z_v + eps))^p, p = 1..P                                             FeatureGenerator
-g_{j->i} = grad_{theta^f} alpha / |V̄_i| sum_v sum_p min_{u in V_j} ||x̃_v^p - x_u||^2    peer_gradient
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from lit_models.neighgen_losses import cross_feature_loss, draw_slots
+from lit_models.sparse import is_sparse
 
 FEATURE_RANGES = ("tanh", "sigmoid", "relu", "identity")
 COUNT_ACTIVATIONS = ("softplus", "relu")
@@ -114,65 +112,21 @@ class FeatureGenerator(nn.Module):
         return out, torch.cat(owner)
 
 
-def peer_gradient(
-    fgen: FeatureGenerator,
-    weights: dict[str, Tensor],
-    u: Tensor,
-    counts: Tensor,
-    features: Tensor,
-    *,
-    num_nodes: int,
-    slot_seed: int,
-    alpha: float = 1.0,
-    sampler: str = "random",
-    min_batch: int = 32,
-    chunk: int = 1024,
-) -> dict[str, Tensor]:
-    r"""D_j's answer to D_i: the gradient of the cross-client term with respect to D_i's fGen, summed over the batch.
-
-    A pure function: it reads, of ``fgen``, the architecture only, and changes nothing (no ``.grad``, no mode, no RNG).
-
-    Args:
-        fgen: Any `FeatureGenerator` of D_i's architecture, for example D_j's own.
-        weights: θ^f of D_i, by parameter name.
-        u: z + eps of the nodes with k_v >= 1, shape ``(B, d_z)``.
-        counts: k_v >= 1, int64, shape ``(B,)``.
-        features: X_j, dense or sparse CSR, shape ``(N_j, F)``.
-        num_nodes: |V̄_i|.
-        slot_seed: Seed from which D_i drew its slots.
-        alpha: α.
-        sampler: ``"random"`` or ``"prefix"``, as D_i's.
-        min_batch: Smallest sum of counts that is answered: the gradient of one generated vector reveals a row of X_j.
-        chunk: Candidates computed at a time; bounds the memory.
+def check_features(x: Tensor, feature_range: str) -> None:
+    """Can these features, dense or sparse CSR, be generated?
 
     Raises:
-        ValueError: The request is smaller than ``min_batch``, its weights do not fit, or it is not finite.
+        ValueError: They are not finite, or outside what ``feature_range`` can generate.
     """
-    requested = int(counts.sum())
-    if requested < min_batch:
+    values = x.values() if is_sparse(x) else x
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError("NeighGen needs finite features, but some are NaN or infinite; clean `x` first.")
+    low, high = {"sigmoid": (0, 1), "tanh": (-1, 1), "relu": (0, torch.inf)}.get(feature_range, (-torch.inf, torch.inf))
+    if bool(((values < low) | (values > high)).any()):
         raise ValueError(
-            f"Refused to answer for {requested} generated vectors: fewer than `min_batch: {min_batch}` could reveal a "
-            "feature row of this client. The asking client should take its local gradient alone."
+            f"Features go from {float(values.min()):g} to {float(values.max()):g}, but `feature_range: "
+            f"{feature_range}` of LitNeighGen generates {low} to {high} only. Use `feature_range: identity`."
         )
-    own = dict(fgen.named_parameters())
-    if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in weights.items()}:
-        raise ValueError(
-            "The generator weights of the request do not fit this client's generator: all clients need the same "
-            "`hidden_channels`, `num_slots`, `embedding_channels` and number of features."
-        )
-    generator = torch.Generator().manual_seed(slot_seed)
-    slots = draw_slots(counts, fgen.num_slots, sampler, generator)
-    leaves = {name: weights[name].detach().requires_grad_() for name in own}
-    total = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    rows = max(1, chunk // fgen.num_slots)
-    with torch.enable_grad():
-        for part_u, part_slots in zip(u.split(rows), slots.split(rows), strict=True):
-            candidates, _ = functional_call(fgen, leaves, (part_u, part_slots))
-            loss = cross_feature_loss(candidates, features, num_nodes, alpha, chunk)
-            for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
-                total[name] += gradient
-    check_finite(total, "of a generator request")
-    return total
 
 
 def attach(x: Tensor, edge_index: Tensor, candidates: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,10 +135,3 @@ def attach(x: Tensor, edge_index: Tensor, candidates: Tensor, owner: Tensor) -> 
     new = torch.arange(len(dense), len(dense) + len(owner), device=owner.device)
     edges = torch.cat([edge_index, torch.stack([owner, new]), torch.stack([new, owner])], dim=1)
     return torch.cat([dense.to(candidates), candidates]), edges
-
-
-def check_finite(gradients: dict[str, Tensor], what: str) -> None:
-    """Raise a ``ValueError`` that names the first gradient with a value that is not finite."""
-    for name, gradient in gradients.items():
-        if not bool(torch.isfinite(gradient).all()):
-            raise ValueError(f"The gradient {what} is not finite in fGen's `{name}`; nothing was changed.")

@@ -17,6 +17,7 @@ k_v carries no gradient.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -89,6 +90,22 @@ def slot_ranks(
     if sampler == "random":
         return torch.rand(num_nodes, num_slots, generator=generator).argsort(dim=1).argsort(dim=1)
     raise ValueError(f"`sampler: {sampler}` is unknown; use `random` (drawn uniformly) or `prefix` (slots 0..k-1).")
+
+
+def sample_rows(rows: Tensor, num_nodes: int, most: int | None, rng: np.random.Generator | None) -> tuple[Tensor, int]:
+    """At most so many of the nodes that take part, and the divisor |V̄| that keeps the loss unbiased.
+
+    Args:
+        rows: Nodes whose neighbours are generated, int64, shape ``(B,)``.
+        num_nodes: |V̄|.
+        most: Number of rows to draw; ``None`` takes all.
+        rng: Of the draw; ``None`` is torch's global one.
+    """
+    if most is None or len(rows) <= most:
+        return rows, num_nodes
+    order = torch.randperm(len(rows)) if rng is None else torch.from_numpy(rng.permutation(len(rows)))
+    chosen = order[:most].sort().values.to(rows.device)
+    return rows[chosen], max(1, round(num_nodes * most / len(rows)))
 
 
 def local_feature_loss(
