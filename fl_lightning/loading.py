@@ -60,7 +60,7 @@ def load_model(
         if values.get("schema") is None:
             raise ValueError(
                 f"`{source}` does not say which layers `{type(module).__name__}` had. Give the module with its layers: "
-                "`load_model(run, module=...)` after `module.build(data.schema)`."
+                "`load_model(run, module=...)` after `data.setup()` and `module.build(data.schema)`."
             )
         build_layers(module, values["schema"], seed=0)
     federation = config.get("federation") or {}

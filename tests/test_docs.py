@@ -21,7 +21,7 @@ def blocks(path: str, language: str = "python") -> list[str]:
 
 def test_readme_python_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    first, then = blocks("README.md")
+    first, then, ours = blocks("README.md")
     names: dict = {"__name__": "readme"}
     exec(compile(first, "README.md", "exec"), names)
     assert names["results"]["test"]["mean"] < 1.0        # an untrained model scores about 4
@@ -29,6 +29,11 @@ def test_readme_python_runs(tmp_path, monkeypatch):
     exec(compile(then, "README.md", "exec"), names)
     best, loaded = names["model"].state_dict(), names["loaded"].state_dict()
     assert best.keys() == loaded.keys() and all(torch.equal(best[name], loaded[name]) for name in best)
+    exec(compile(ours, "README.md", "exec"), names)
+    (batch,) = names["predictions"]
+    assert batch["probabilities"].shape == (200, names["data"].schema["num_classes"])
+    weights, again = names["loaded"].state_dict(), names["module"].state_dict()
+    assert weights.keys() == again.keys() and all(torch.equal(weights[name], again[name]) for name in weights)
 
 
 def test_the_tutorial_for_an_own_module_runs(tmp_path, monkeypatch):

@@ -147,6 +147,13 @@ def test_a_central_run(tmp_path):
         load_model(folder, client=0)
 
 
+def test_layers_that_the_run_cannot_tell_are_asked_for(tmp_path):
+    fed = federate(tmp_path, Linear, clients(), num_rounds=1)  # data without a schema
+    text = r"Give the module with its layers: `load_model\(run, module=...\)` after `data.setup\(\)` and `module.build\("
+    with pytest.raises(ValueError, match=text):
+        load_model(fed.run_dir, module=LitNodeClassifier(GraphSAGE(hidden_channels=4)))
+
+
 def test_memory_at_sites_is_not_here(tmp_path):
     fed = federate(tmp_path, Linear, Central(*clients()), num_rounds=1)
     (fed.run_dir / "checkpoints" / "round_00000" / "flower.json").write_text("{}")
