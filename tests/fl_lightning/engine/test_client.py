@@ -1,6 +1,7 @@
 """One worker answers for its clients: streams of their own, what is remembered, and what an error leaves behind."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -246,7 +247,7 @@ def test_predictions_are_numbered_by_batch():
 @pytest.mark.parametrize(
     ("mask", "found"),
     [(torch.zeros(3), "float32[3]"), (torch.ones(2, dtype=torch.bool), "bool[2]"), (torch.tensor(True), "bool[]"),
-     (torch.ones(1, 3, dtype=torch.bool), "bool[1, 3]")],
+     (torch.ones(1, 3, dtype=torch.bool), "bool[1, 3]"), (torch.ones(1), "float32[1]")],
 )  # fmt: skip
 def test_untrained_rows_must_be_a_mask_of_the_entrys_rows(mask, found):
     site = worker()
@@ -321,15 +322,15 @@ def test_every_step_works_with_what_was_received():
             self.train = self.held = torch.utils.data.TensorDataset(torch.ones(4, 3), torch.zeros(4, 1))
 
     site = worker(Linear(), data=[Ones(4, seed=1)])
-    for weight in (1.0, 2.0):
-        received = {"net.weight": torch.full((1, 3), weight), "net.bias": torch.ones(1)}
-        expected = 3 * weight + 1
-        loss = ask(site, "evaluate", tensors=received, stages=["val", "test"]).values
-        assert loss["val"]["loss"] == loss["test"]["loss"] == expected**2
-        assert ask(site, "predict", tensors=received).tensors["0/output"].flatten().tolist() == [expected] * 4
-        sent = ask(site, "model", tensors=received).tensors
-        assert sent.keys() == received.keys() and all(torch.equal(sent[name], received[name]) for name in sent)
-        assert ask(site, "fit", tensors=received).values["metrics"]["train_loss"] == expected**2
+
+    def received(weight):
+        return {"net.weight": torch.full((1, 3), weight), "net.bias": torch.ones(1)}
+
+    loss = ask(site, "evaluate", tensors=received(1.0), stages=["val", "test"]).values
+    assert loss["val"]["loss"] == loss["test"]["loss"] == 16  # (3 x 1 + 1) ** 2
+    assert ask(site, "predict", tensors=received(2.0)).tensors["0/output"].flatten().tolist() == [7.0] * 4
+    assert ask(site, "model", tensors=received(3.0)).tensors["net.weight"].tolist() == [[3.0] * 3]
+    assert ask(site, "fit", tensors=received(4.0)).values["metrics"]["train_loss"] == 169
 
 
 def test_who_has_nothing_to_predict_on_sends_nothing():
@@ -369,3 +370,65 @@ def test_a_number_has_no_rows():
 def test_one_output_that_is_no_tensor_is_told():
     with pytest.raises(ValueError, match="`predict_step` returned dict; return a tensor or a dict of tensors"):
         named_outputs({"y": torch.ones(1), "z": 1.0})
+
+
+# ---- one clock for the run ------------------------------------------------------------------------------------------------
+
+
+class Fits:
+    """Stands for a client's local trainer, whose fits end with what is written down here."""
+
+    def __init__(self, kept=None, callbacks=None, watches=()):
+        self.clock, self.positions = SimpleNamespace(kept=kept, callbacks=callbacks or {}, watches=list(watches)), []
+
+    def fit(self, data, state, position):
+        self.positions.append(position)
+        return {}
+
+    num_train_samples = staticmethod(lambda data: 8)
+
+
+def test_a_fit_is_told_where_in_the_run_it_stands():
+    site = worker()
+    site.local = fits = Fits()
+    ask(site, "fit", 0, 3, validation={"val_loss": [[1, 0.5]]})
+    ask(site, "fit", 1, 4)
+    first, second = fits.positions
+    assert (first.round, first.num_rounds, first.validation) == (3, 5, {"val_loss": [[1, 0.5]]})
+    assert (second.round, second.num_rounds, second.validation) == (4, 5, {})
+    assert first.kept is second.kept is None and first.callbacks == second.callbacks == {}
+    assert not site.stores[0] and not site.stores[1]  # nothing to remember
+    site = worker(local_clock="round")
+    site.local = fits = Fits({"round": 3}, {"0:Counts": {"n": 1}})
+    ask(site, "fit", 0, 3)
+    assert fits.positions == [None] and not site.stores[0]
+
+
+def test_what_the_position_does_not_tell_goes_on_from_the_clients_own_last_fit():
+    site = worker()
+    live = torch.ones(2, requires_grad=True)
+    states = {"0:Counts": {"n": 1, "mean/of": live}, "1:Other": {"a": torch.zeros(1)}, "2:Plain": {"b": [1, 2]}}
+    site.local = fits = Fits({"round": 0, "count": [1, 2, 3]}, states)
+    ask(site, "fit", 0, 0)
+    with torch.no_grad():
+        live.add_(1)
+    ask(site, "fit", 1, 0)
+    fits.clock.kept, fits.clock.callbacks = None, {"0:Counts": {"n": 2}}
+    for _ in range(2):
+        ask(site, "fit", 0, 1)
+    _, other, again, last = fits.positions
+    assert other.kept is None and other.callbacks == {}  # of client 1, before its first
+    assert again.kept == {"round": 0, "count": [1, 2, 3]} and again.callbacks.keys() == states.keys()
+    counts = again.callbacks["0:Counts"]
+    assert counts.pop("mean/of").tolist() == [1.0, 1.0] and counts == {"n": 1}  # a copy
+    assert again.callbacks["1:Other"]["a"].tolist() == [0.0] and again.callbacks["2:Plain"] == {"b": [1, 2]}
+    assert last.callbacks == {"0:Counts": {"n": 2}}  # tensors of the fit before it are gone
+    assert not any(tensor.requires_grad for tensor in site.stores[1].tensors.values())
+
+
+def test_what_schedulers_watch_is_told():
+    site = worker()
+    site.local = Fits(watches=["val_loss"])
+    assert ask(site, "fit").values["watches"] == ["val_loss"]
+    site.local = Fits()
+    assert "watches" not in ask(site, "fit").values

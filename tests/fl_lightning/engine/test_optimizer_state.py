@@ -23,6 +23,7 @@ def adam(layer, steps=0):
     return optimizer
 
 
+@pytest.mark.filterwarnings("error")
 def test_tensors_and_numbers_are_kept_as_copies_without_a_graph():
     live = torch.ones(2, requires_grad=True)
     flat = flatten_optimizers([with_state(a=live, n=2.5, on=True, k=3), with_state(none=None)])
@@ -70,6 +71,8 @@ def test_one_parameter_of_the_module_is_enough():
     check_binding([torch.optim.SGD([{"params": other.parameters()}, {"params": mine.parameters()}], lr=0.1)], mine)
     with pytest.raises(ValueError, match=r"`Linear.configure_optimizers` returned holds none of the module's parameters"):
         check_binding([torch.optim.SGD(mine.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.1)], mine)
+    with pytest.raises(ValueError, match="holds none of the module's parameters"):
+        OptimizerState().on_train_start(SimpleNamespace(optimizers=[adam(other)], lr_scheduler_configs=[]), mine)
 
 
 def test_an_optimiser_that_is_the_same_object_in_each_fit_begins_as_it_was_first():

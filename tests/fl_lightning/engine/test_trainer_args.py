@@ -4,7 +4,14 @@ import lightning as L
 import pytest
 import torch
 from federations import Central, Linear, Table, clients, federate
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    EarlyStopping,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 
 from fl_lightning import FederatedTrainer
 from fl_lightning.engine.trainer_args import (
@@ -142,3 +149,42 @@ def test_local_work_is_something_and_ends(arguments, text):
     else:
         with pytest.raises(ValueError, match=text):
             check_trainer_args(arguments)
+
+
+class Remembers(Callback):
+    def __init__(self, **state):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+
+class StopsLater(EarlyStopping):
+    pass
+
+
+OwnFinder = type("LearningRateFinder", (Callback,), {"__module__": "my_package.callbacks"})
+
+
+@pytest.mark.parametrize(
+    ("callback", "text"),
+    [
+        (EarlyStopping("x"), "holds EarlyStopping, which would stop a client in the middle of the run"),
+        (StopsLater("x"), "holds StopsLater, which would stop a client"),
+        (StochasticWeightAveraging(0.1), "holds StochasticWeightAveraging, which averages the epochs of one training"),
+        (LearningRateFinder(), "holds LearningRateFinder, which would search in each round"),
+        (BatchSizeFinder(), "holds BatchSizeFinder, which would search in each round"),
+        (Remembers(n=1, odd=torch.device("cpu")), r"`odd` in it is device. Give it as a tensor, numbers or text, or write"),
+        (Remembers(pair=(1, 2)), "`pair` in it is tuple"), (Remembers(keys={1: 2}), "`keys` in it is dict"),
+        (Remembers(n=1, text="a", deep={"a": [1.5, None, True]}, weights=torch.ones(2)), None), (Callback(), None),
+        (OwnFinder(), None), (object(), None),
+    ],
+)  # fmt: skip
+def test_callbacks_that_know_nothing_of_rounds_are_for_rounds_with_a_clock_of_their_own(callback, text):
+    for given in ([callback], [Callback(), callback]):
+        check_trainer_args({"callbacks": given}, "round")
+        if text is None:
+            check_trainer_args({"callbacks": given})
+        else:
+            with pytest.raises(ValueError, match=text):
+                check_trainer_args({"callbacks": given})
