@@ -36,9 +36,6 @@ LIBRARIES = (
 )  # fmt: skip
 # Sources whose tests have another name than ``test_<source>*.py`` beside them.
 ELSEWHERE = {
-    "fl_lightning/engine/clock.py": ["tests/fl_lightning/test_one_clock.py"],
-    "fl_lightning/engine/run_loops.py": ["tests/fl_lightning/test_one_clock.py"],
-    "fl_lightning/engine/scheduler_state.py": ["tests/fl_lightning/test_one_clock.py"],
     "fl_lightning/engine/client.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
     "fl_lightning/engine/run_loops.py": ["tests/fl_lightning/engine/test_clock.py"],
     "fl_lightning/engine/scheduler_state.py": ["tests/fl_lightning/engine/test_clock.py"],

@@ -64,7 +64,7 @@ class ShortRuns:
             return
         num_batches = combined.limits[0] if combined.limits else len(loader)
         samplers = (loader.sampler, loader.batch_sampler)
-        if loader.num_workers == 0 and num_batches != float("inf") and not any(hasattr(s, "set_epoch") for s in samplers):
+        if loader.num_workers == 0 and 0 < num_batches < float("inf") and not any(hasattr(s, "set_epoch") for s in samplers):
             self._known[id(datamodule), stage] = _Known(loader, combined, int(num_batches))
 
     def _find(self, stage: str) -> _Known | None:
@@ -92,12 +92,10 @@ class ShortRuns:
             return False
         loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
         known = self._find("train")
-        if known is None or loop._combined_loader is not None:  # `configure_optimizers` has asked for the number of steps
+        if known is None or loop.done or loop._combined_loader is not None:  # `configure_optimizers` has asked for its length
             return False
         loop._combined_loader, loop.max_batches = known.combined, known.num_batches
         iterator = iter(known.loader)  # draws its seed before the hooks, as in a stock run
-        if loop.skip:
-            return True
         torch.set_grad_enabled(True)
         module.zero_grad()
         call._call_callback_hooks(trainer, "on_train_start")
@@ -191,8 +189,6 @@ class ShortRuns:
         if known is None:
             return None
         loop._combined_loader, loop._max_batches = known.combined, [known.num_batches]
-        if known.num_batches == 0:
-            return []
         module.zero_grad()
         step, arguments = ("test_step" if trainer.testing else "validation_step"), None
         with torch.no_grad():

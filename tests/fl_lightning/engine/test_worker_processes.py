@@ -102,7 +102,7 @@ def engine(monkeypatch):
     yield from started(monkeypatch)
 
 
-def started(monkeypatch, module=None, **options):
+def started(monkeypatch, module=None, closed=True, **options):
     ThreadProcess.started = []
     RELEASE.clear()
     context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=ThreadProcess)
@@ -117,7 +117,8 @@ def started(monkeypatch, module=None, **options):
         yield made
     finally:
         RELEASE.set()
-        made.close()
+        if closed:
+            made.close()
         torch.set_num_threads(threads)
 
 
@@ -174,7 +175,8 @@ def test_who_does_not_answer_in_time_is_named_and_the_others_are_heard(engine, m
     assert replies[1].error is None and 0 <= min(waits) <= max(waits) <= 0.3
     assert [replies[c].error for c in (0, 2)] == ["no answer within 0.3 s"] * 2 and isinstance(replies[0], NoReply)
     RELEASE.set()
-    assert all(r.error is None and r.kind == "echo" for r in ask(engine, "echo").values())  # no late answers
+    replies = ask(engine, "echo")  # no late answers
+    assert sorted(replies) == [0, 1, 2] and all(r.error is None and r.kind == "echo" for r in replies.values())
 
 
 def test_what_cannot_be_written_is_told(engine, tmp_path):
@@ -295,7 +297,10 @@ def test_a_worker_that_dies_between_two_requests_is_replaced(engine, tmp_path, t
     engine.save(tmp_path, None)
     engine.checkpointed(tmp_path)
     dead = engine._workers[1].process
-    dead.terminate()
+    if then == "ask":
+        dead.terminate()
+    else:
+        ask(engine, "die", clients=[0])
     if then == "save":
         (tmp_path / "next").mkdir()
         engine.save(tmp_path / "next", tmp_path)
@@ -338,7 +343,7 @@ def test_a_worker_that_ends_while_it_starts_is_told_with_its_exit_code(monkeypat
     monkeypatch.setattr(worker_processes, "_serve", lambda connection: connection.recv())
     monkeypatch.setitem(globals(), "ThreadProcess", Slow)
     with pytest.raises(OSError, match=r'ended while it started \(exit code 3\).*put what it does under `if __name__'):
-        next(started(monkeypatch))
+        next(started(monkeypatch, closed=False))
     assert Slow.started[0].closed
 
 
@@ -350,7 +355,7 @@ def test_what_cannot_be_sent_is_told_and_its_process_ended(monkeypatch, function
     module = Linear()
     module.function = function
     with pytest.raises(ValueError, match="sends the model and each client's data to its workers, and these cannot be sent: "):
-        next(started(monkeypatch, module))
+        next(started(monkeypatch, module, closed=False))
     assert ThreadProcess.started[0].closed
 
 
@@ -415,3 +420,10 @@ def test_the_sixth_of_the_workers_has_its_own_of_four_devices(monkeypatch, there
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     given = dict(arguments)
     assert _on_own_device(given, 5) == expected and given == arguments
+
+
+@pytest.mark.parametrize("name", ["num_workers", "threads"])
+def test_there_is_at_least_one_worker_with_one_thread(name):
+    assert getattr(WorkerProcesses(**{name: 1}), name) == 1
+    with pytest.raises(ValueError, match=f"`federation.engine.init_args.{name}` must be at least 1, got 0"):
+        WorkerProcesses(**{name: 0})

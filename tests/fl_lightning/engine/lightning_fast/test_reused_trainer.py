@@ -218,3 +218,12 @@ def test_a_module_that_lightning_cannot_train_is_refused_in_the_first_run():
 
     with pytest.raises(Exception, match=r"No `training_step\(\)` method defined"):
         reused_trainer().fit(NoStep(), datamodule=reused(Table(8, seed=1)))
+
+
+def test_a_fit_that_is_done_is_not_begun():
+    module, data, trainer = recording(Linear, "module")(), reused(Table(8, seed=1)), reused_trainer()
+    CALLED.clear()
+    for _ in range(3):
+        trainer.fit(module, datamodule=data)
+        assert (trainer.current_epoch, trainer.global_step) == (1, 1)  # of one epoch
+    assert CALLED.count("module.on_train_start") == CALLED.count("module.on_train_end") == 1

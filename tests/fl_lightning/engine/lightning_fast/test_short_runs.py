@@ -227,7 +227,15 @@ class Manual(Silent):
         optimizer.step()
 
 
+class Asks(Silent):
+    """Sets its rate by the number of steps, for which Lightning makes the loaders before the fit."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1 / self.trainer.estimated_stepping_batches)
+
+
 STOCK = {
+    "an optimiser that asks for the number of steps": (Asks, {"max_epochs": 2}, Data),
     "a loader without a length": (StreamedNet, {"max_epochs": 1}, Streamed),
     "a sampler that follows the epochs": (Silent, {"max_epochs": 2}, Sampled),
     "a scheduler": (Scheduled, {"max_epochs": 2}, Data),
@@ -571,6 +579,8 @@ LOADERS = {
     "a sampler that follows the epochs": (DataLoader(ITEMS, sampler=Follows(ITEMS)), {}, None),
     "a batch sampler that follows the epochs": (DataLoader(ITEMS, batch_sampler=Follows(ITEMS)), {}, None),
     "one that Lightning replaced": (DataLoader(ITEMS), {"iterables": DataLoader(ITEMS)}, None),
+    "one without a batch": (DataLoader(ITEMS), {"limits": [0]}, None),
+    "one with a single batch": (DataLoader(ITEMS), {"limits": [1]}, 1),
     "several": ([DataLoader(ITEMS)], {}, None),
     "none": (None, {"iterables": None}, None),
 }
@@ -609,3 +619,40 @@ def test_nothing_is_remembered_of_a_run_without_loader_or_of_another_data_module
         runs = ShortRuns(SimpleNamespace(_active_loop=loop, state=state, datamodule=data))
         runs.remember()
         assert runs._known == {}
+
+
+@pytest.mark.parametrize("run", ["fit", "val"])
+def test_a_run_begins_without_gradients_and_a_fit_computes_them_whatever_the_caller_has_said(run):
+    seen = []
+
+    class Notes(Silent):
+        def on_train_start(self):
+            seen.append((torch.is_grad_enabled(), {p.grad is None for p in self.parameters()}))
+
+        def on_validation_start(self):
+            seen.append((torch.is_grad_enabled(), {p.grad is None for p in self.parameters()}))
+
+    module, data = Notes(), Data(4)
+    local = LocalTrainer(module, {"accelerator": "cpu"})
+    for _ in range(3):
+        module.net(torch.ones(1, 5)).sum().backward()
+        with torch.no_grad():
+            local.fit(data) if run == "fit" else local.evaluate(data, run)
+    assert seen == [(run == "fit", {True})] * 3
+
+
+def test_loggers_save_when_a_fit_is_to_stop(tmp_path, monkeypatch):
+    saved = []
+
+    class Stops(Net):
+        def training_step(self, batch, batch_idx):
+            self.trainer.should_stop = batch_idx == 1
+            return super().training_step(batch, batch_idx)
+
+    for short in (True, False):
+        logger = CSVLogger(tmp_path, name=str(short))
+        numbers = []
+        monkeypatch.setattr(logger, "save", lambda numbers=numbers: numbers.append(1))
+        history(Stops(), {"max_epochs": 2, "logger": logger}, [Data(9)], short, monkeypatch)
+        saved.append(len(numbers))
+    assert saved[0] == saved[1] > 0
