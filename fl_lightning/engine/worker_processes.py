@@ -283,8 +283,7 @@ def _on_own_device(trainer_args: Mapping[str, Any], index: int) -> dict[str, Any
     """Give worker ``index`` one of the devices that the user's ``trainer.accelerator`` and ``devices`` name, in turn."""
     args = dict(trainer_args)
     accelerator = args.get("accelerator", "auto")
-    wants_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
-    if not wants_gpu or not torch.cuda.is_available():
+    if accelerator not in ("gpu", "cuda", "auto") or not torch.cuda.is_available():
         return {**args, "devices": 1} if accelerator in ("cpu", "auto") else args
     devices = args.get("devices", "auto")
     present = list(range(torch.cuda.device_count()))

@@ -76,7 +76,7 @@ class ShortRuns:
 
     # ---- fit ----------------------------------------------------------------------------------------------------------
 
-    def fit(self) -> bool:  # noqa: C901  Lightning's loop, in its order
+    def fit(self) -> bool:
         """Do what ``fit_loop.run()`` would do; ``False``, and nothing done, if somebody would notice the difference."""
         trainer, module = self._trainer, self._trainer.lightning_module
         if not (
