@@ -1,5 +1,6 @@
 """With an unknown Lightning, or on request, clients have stock Trainers: the same bits, and nothing private is used."""
 
+import functools
 import json
 import logging
 import re
@@ -90,7 +91,13 @@ def test_an_unknown_lightning_says_so_once_before_round_one_and_gives_the_same_b
 def test_without_fast_loops_there_are_stock_trainers_and_no_word(tmp_path, caplog, future, monkeypatch):
     kinds = set()
     real = L.Trainer.__init__
-    monkeypatch.setattr(L.Trainer, "__init__", lambda self, *a, **k: (kinds.add(type(self)), real(self, *a, **k))[1])
+
+    @functools.wraps(real)
+    def noted(self, *args, **kwargs):
+        kinds.add(type(self))
+        real(self, *args, **kwargs)
+
+    monkeypatch.setattr(L.Trainer, "__init__", noted)
     with caplog.at_level(logging.WARNING):
         stock = run(tmp_path / "asked", fast_loops=False)
     assert kinds == {L.Trainer} and told(caplog) == []
