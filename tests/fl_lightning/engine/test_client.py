@@ -337,7 +337,7 @@ def test_who_has_nothing_to_predict_on_says_what_is_missing():
     reply = worker(data=[TrainOnly(8, seed=1)]).handle(Message("predict", "run", 0, 0, Payload()))
     assert reply.error.startswith("ValueError: `data: TrainOnly` has no `predict_dataloader`. Write `predict_dataloader(self)`")
     site = worker(data=[TrainOnly(8, seed=1)])
-    site.datamodules[0].predict_dataloader = list  # a loader without a batch is none of its faults
+    site.datamodules[0].predict_dataloader = lambda: []  # a loader without a batch is none of its faults
     reply = ask(site, "predict")
     assert reply.tensors == {} and reply.values == {}
 
