@@ -43,6 +43,12 @@ def tell_if(
     return [finding(kind, None, count, message, remedy, rows)]
 
 
+def name_first(told: Sequence[str], number: int | None = None, most: int = 3) -> str:
+    """The first of some things, in words, and how many more there are (of ``number``, if not all are told) and where."""
+    more = (len(told) if number is None else number) - most
+    return "; ".join(told[:most]) + (f"; and {more} more (`inspect --json` and `--html` list all)" if more > 0 else "")
+
+
 def with_remedies(findings: list[Finding], remedies: dict[str, str]) -> list[Finding]:
     """The findings with other remedies for some kinds: where clients are given, no partitioner can be told to differ."""
     return [{**found, "remedy": remedies.get(found["kind"], found["remedy"])} for found in findings]

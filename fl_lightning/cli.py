@@ -26,8 +26,8 @@ from fl_lightning.config_errors import sentence
 from fl_lightning.config_files import check_plain, load_yaml
 from fl_lightning.engine.checkpoint import run_of
 from fl_lightning.engine.local import quiet
-from fl_lightning.reporting.inspection import inspect_data
-from fl_lightning.reporting.left_out import RowsLeftOut
+from fl_lightning.reporting.inspection import REMARKS, inspect_data, must_be_met
+from fl_lightning.reporting.left_out import LeftOut, RowsLeftOut
 from fl_lightning.reporting.predictions import write_apart, write_predictions
 from fl_lightning.reporting.run_folder import central_run_of
 from fl_lightning.reporting.tables import score_lines
@@ -40,6 +40,12 @@ NOT_COMPARED = ("logger", "default_root_dir", "enable_progress_bar", "enable_che
 
 # Of the federation's settings, those that central training asks for, too.
 CENTRAL_TOO = ("monitor", "monitor_mode", "max_dropped_share")
+
+
+STRICT_HELP = (
+    "Exit with code 1 if there is any finding but those with nothing to do if they are meant "
+    f"({', '.join(REMARKS)}; multi_fragment only with positions)."
+)
 
 
 class CommandTrainer(L.Trainer):
@@ -98,7 +104,7 @@ class FederatedCLI(LightningCLI):
         if subcommand == "inspect":
             parser.add_argument("--json", action="store_true", help="Print one JSON object instead of tables.")
             parser.add_argument("--html", type=str | None, default=None, help="Also write a self-contained page there.")
-            parser.add_argument("--strict", action="store_true", help="Exit with code 1 if there is any finding.")
+            parser.add_argument("--strict", action="store_true", help=STRICT_HELP)
         if subcommand == "predict":
             parser.add_argument(
                 "--output", type=str | None, default=None, help="File to write. Default: `predictions.csv` in the run's folder."
@@ -201,7 +207,9 @@ class FederatedCLI(LightningCLI):
             return write_predictions(target, found, self.datamodule)
 
         others = output is None and path.name != "predictions.csv"  # another file may have the same name
-        _say([f"predictions: {write_apart(path, write) if others else write(path)}"])
+        written = write_apart(path, write) if others else write(path)
+        left_out = LeftOut.of_predictions(self.datamodule).amount
+        _say([f"predictions: {written}", *([f"{left_out} left out: see `reason` there"] if left_out else [])])
 
     def inspect(self, **arguments: Any) -> None:
         """``fl-lightning inspect``."""
@@ -211,7 +219,7 @@ class FederatedCLI(LightningCLI):
             self.datamodule, asked["json"], asked["html"], lambda line: _say([line]), self.model,
             settings, f"inspect {self.config_name}",
         )  # fmt: skip
-        if findings and asked["strict"]:
+        if asked["strict"] and must_be_met(findings):
             raise SystemExit(1)
 
     # ---- configuration --------------------------------------------------------------------------------------------

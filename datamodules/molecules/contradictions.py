@@ -1,18 +1,19 @@
 """Molecules that occur more than once with labels that cannot both hold: both classes, or measurements far apart.
 
 Such rows pull the model both ways, and where one of them is evaluated the best model is marked down. Repeats whose labels
-agree are found by :func:`~datamodules.molecules.findings.duplicate_findings`.
+agree are found by :func:`~datamodules.molecules.repeats.duplicate_findings`.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from datamodules.findings import Finding, finding
+from datamodules.findings import Finding, either, finding, name_first
 from datamodules.molecules.table import MoleculeSet
 
-SHOWN = 3
+Where = tuple[str, int | None]  # kind and client of a finding
 NORMAL = 1.349  # distance of the quartiles of a normal distribution, in standard deviations
 REMEDIES = {
     True: "Decide which label holds and correct the others, or leave these molecules out: the mean of 0 and 1 is no class.",
@@ -38,16 +39,18 @@ def contradiction_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarra
     stage = np.full(len(molecules), "train", dtype=object)
     for name in ("val", "test"):
         stage[split[name]] = name
-    found: dict[tuple[str, int | None], list[str]] = {}
+    found: dict[Where, tuple[list[str], list[dict[str, Any]]]] = {}
     for rows in _suspects(molecules, y, apart):
         seen = set()
         for task in range(y.shape[1]):
-            for where, pair in _pairs(rows, y[:, task], float(apart[task]), owner, stage):
+            for where, pair, all_rows in _pairs(rows, y[:, task], float(apart[task]), owner, stage):
+                told, listed = found.setdefault(where, ([], []))
+                listed += [_list_label(molecules, task, place) for place in all_rows.tolist()]
                 if where not in seen:  # a molecule counts once, however many of its tasks contradict
                     seen.add(where)
-                    found.setdefault(where, []).append(_told(molecules, task, pair))
+                    told.append(_told(molecules, task, pair))
     order = sorted(found, key=lambda where: (where[0], -1 if where[1] is None else where[1]))
-    return [_finding(kind, client, found[kind, client], classification) for kind, client in order]
+    return [_finding(kind, client, *found[kind, client], classification) for kind, client in order]
 
 
 def limits(y: np.ndarray, classification: bool) -> np.ndarray:
@@ -83,24 +86,27 @@ def _suspects(molecules: MoleculeSet, y: np.ndarray, apart: np.ndarray) -> Itera
 
 
 def _pairs(rows: np.ndarray, y: np.ndarray, apart: float, owner: np.ndarray,
-           stage: np.ndarray) -> Iterator[tuple[tuple[str, int | None], tuple[int, int]]]:
-    """Where one molecule contradicts itself in one task: kind and client of a finding, and two rows that show it."""
+           stage: np.ndarray) -> Iterator[tuple[Where, tuple[int, int], np.ndarray]]:
+    """Where one molecule contradicts itself in one task: kind and client of a finding, two rows that show it, and all of its
+    rows there."""
     rows = rows[np.isfinite(y[rows])]
-    holders = np.unique(owner[rows][owner[rows] >= 0])
+    held = rows[owner[rows] >= 0]
+    holders = np.unique(owner[held])
     for client in holders:
-        own = rows[owner[rows] == client]
+        own = held[owner[held] == client]
         pair = _farthest(own, own, y, apart)
         if pair:
-            yield ("contradicting_labels", int(client)), pair
+            yield ("contradicting_labels", int(client)), pair, own
     for client in holders:
-        pair = _farthest(rows[owner[rows] == client], rows[(owner[rows] >= 0) & (owner[rows] != client)], y, apart)
+        pair = _farthest(held[owner[held] == client], held[owner[held] != client], y, apart)
         if pair:
-            yield ("contradicting_labels_across_clients", None), pair
+            yield ("contradicting_labels_across_clients", None), pair, held
             break
     for name in ("val", "test"):
-        pair = _farthest(rows[stage[rows] == "train"], rows[stage[rows] == name], y, apart)
+        train, part = rows[stage[rows] == "train"], rows[stage[rows] == name]
+        pair = _farthest(train, part, y, apart)
         if pair:
-            yield (f"contradicting_labels_train_{name}", None), pair
+            yield (f"contradicting_labels_train_{name}", None), pair, np.concatenate([train, part])
 
 
 def _farthest(some: np.ndarray, others: np.ndarray, y: np.ndarray, apart: float) -> tuple[int, int] | None:
@@ -117,12 +123,16 @@ def _told(molecules: MoleculeSet, task: int, pair: tuple[int, int]) -> str:
     return f"{molecules.canonical[pair[0]]}: `{molecules.task_names[task]}` is {labels}"
 
 
-def _finding(kind: str, client: int | None, told: list[str], classification: bool) -> Finding:
+def _list_label(molecules: MoleculeSet, task: int, place: int) -> dict[str, Any]:
+    return {**molecules.list_row(place), "molecule": molecules.canonical[place], "task": molecules.task_names[task],
+            "label": float(molecules.packed.y[place, task])}
+
+
+def _finding(kind: str, client: int | None, told: list[str], rows: list[dict[str, Any]], classification: bool) -> Finding:
     place = {"contradicting_labels": f"at client {client}", "contradicting_labels_across_clients": "at different clients",
              "contradicting_labels_train_val": "in the training part and in the server's val part",
              "contradicting_labels_train_test": "in the training part and in the server's test part"}[kind]
     what = ("contradicting labels, 0 and 1," if classification else "contradicting labels, farther apart than one standard "
             f"deviation of the task (quartile distance / {NORMAL}),")
-    more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
-    return finding(kind, client, len(told), f"{len(told)} molecules have {what} {place}: {'; '.join(told[:SHOWN])}{more}.",
-                   REMEDIES[classification])
+    number = f"{len(told)} {either(len(told), 'molecule has', 'molecules have')}"
+    return finding(kind, client, len(told), f"{number} {what} {place}: {name_first(told)}.", REMEDIES[classification], rows)

@@ -1,19 +1,15 @@
-"""What ``inspect`` tells about molecules: dropped rows, salts, missing labels, duplicates, leakage, scaffold skew."""
+"""What ``inspect`` tells about molecules: dropped rows, salts, missing labels, sizes of parts, scaffold skew."""
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rdkit import Chem, rdBase
 
-from datamodules.findings import Finding, finding
+from datamodules.findings import Finding, either, finding, remark, tell_if
 from datamodules.molecules.scaffold import ACYCLIC
 from datamodules.molecules.split import PARTS
 from datamodules.molecules.table import MoleculeSet
-
-NOTHING = "Nothing, if this is meant."
 
 
 def table_findings(molecules: MoleculeSet, fragments: str = "all", acyclic: str = "group") -> list[Finding]:
@@ -22,36 +18,44 @@ def table_findings(molecules: MoleculeSet, fragments: str = "all", acyclic: str 
     ``fragments`` and ``acyclic`` are the data module's options: what they have settled is no finding any more.
     """
     found = []
-    packed, size = molecules.packed, len(molecules)
-    dropped = molecules.dropped_rows
+    dropped, size, bonds = molecules.dropped_rows, len(molecules), "code" in molecules.packed.edges
     if dropped:
         rows = ", ".join(str(drop["row"]) for drop in dropped[:10]) + (", ..." if len(dropped) > 10 else "")
         found.append(finding("invalid_rows", None, len(dropped),
-                             f"{len(dropped)} rows cannot be used and were left out (rows {rows}).",
+                             f"{len(dropped)} {either(len(dropped), 'row', 'rows')} cannot be used and "
+                             f"{either(len(dropped), 'was', 'were')} left out ({either(len(dropped), 'row', 'rows')} {rows}).",
                              "Correct them in the file; the reasons are in `dropped_rows`."))
-    salts = int((molecules.num_fragments > 1).sum())
-    bonds = "code" in packed.edges
-    if salts and (fragments == "all" or not bonds):
-        found.append(finding("multi_fragment", None, salts,
-                             f"{salts} of {size} molecules are salts or mixtures of several parts.",
-                             "`data.init_args.fragments: largest` keeps only the largest part." if bonds else NOTHING))
-    if bonds:
-        bare = int((packed.edge_ptr.diff() == packed.num_atoms).sum())
-        if bare:
-            found.append(finding("no_bonds", None, bare, f"{bare} of {size} molecules have no bond: atoms do not see "
-                                                         "each other there.", NOTHING))
-        unknown = packed.atom_table[:, :43].sum(1)[packed.nodes["atom"].long()] == 0
-        holders = int(np.unique(np.repeat(np.arange(size), packed.num_atoms.numpy())[unknown.numpy()]).size)
-        if holders:
-            found.append(finding("unknown_atoms", None, holders,
-                                 f"{holders} molecules have an atom (such as `*`) whose element the features do not "
-                                 "know: its element features are all zero.", NOTHING))
+    salts = np.flatnonzero(molecules.num_fragments > 1)
+    if len(salts) and (fragments == "all" or not bonds):
+        are = either(len(salts), "is a salt or a mixture", "are salts or mixtures")
+        message = f"{len(salts)} of {size} molecules {are} of several parts."
+        listed = [molecules.list_row(place) for place in salts]
+        found.append(finding("multi_fragment", None, len(salts), message, "`data.init_args.fragments: largest` keeps only the "
+                             "largest part.", listed) if bonds else
+                     remark("multi_fragment", None, len(salts), message, rows=listed))
+    found += _find_odd_atoms(molecules) if bonds else []
     chains = molecules.scaffold.count(ACYCLIC)
     if chains > size / 4 and acyclic == "group":
         found.append(finding("large_scaffold_group", None, chains,
-                             f"{chains} of {size} molecules have no ring and form one scaffold group.",
+                             f"{chains} of {size} molecules {either(chains, 'has', 'have')} no ring and form one scaffold "
+                             "group.",
                              "`data.init_args.acyclic: spread` makes each of them a group of its own."))
     return found
+
+
+def _find_odd_atoms(molecules: MoleculeSet) -> list[Finding]:
+    """Molecules without a bond, and those with an atom that the features do not know."""
+    packed, size = molecules.packed, len(molecules)
+    bare = (packed.edge_ptr.diff() == packed.num_atoms).nonzero().view(-1).tolist()
+    unknown = packed.atom_table[:, :43].sum(1)[packed.nodes["atom"].long()] == 0
+    holders = np.unique(np.repeat(np.arange(size), packed.num_atoms.numpy())[unknown.numpy()]).tolist()
+    return [
+        *tell_if("no_bonds", len(bare), f"{len(bare)} of {size} molecules {either(len(bare), 'has', 'have')} no bond: atoms do "
+                 "not see each other there.", rows=[molecules.list_row(place) for place in bare]),
+        *tell_if("unknown_atoms", len(holders), f"{len(holders)} of {size} molecules {either(len(holders), 'has', 'have')} an "
+                 "atom (such as `*`) whose element the features do not know: its element features are all zero.",
+                 rows=[molecules.list_row(place) for place in holders]),
+    ]
 
 
 def split_findings(split: Mapping[str, np.ndarray], wanted: Sequence[int]) -> list[Finding]:
@@ -64,96 +68,6 @@ def split_findings(split: Mapping[str, np.ndarray], wanted: Sequence[int]) -> li
     return [finding("split_sizes", None, off, f"The parts for train/val/test have {got} molecules instead of {asked}: scaffold "
                     "groups are kept whole, and the largest did not fit.",
                     "`data.init_args.acyclic: spread` splits up molecules without a ring; or `data.init_args.split: random`.")]
-
-
-def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray], clients: Sequence[Mapping[str, np.ndarray]],
-                       acyclic: str = "group", classification: bool = False) -> list[Finding]:
-    """Molecules that occur more than once (by canonical SMILES): within a client, in several clients, and in both the
-    training and an evaluation part, where they flatter the score.
-
-    Args:
-        molecules: All of them.
-        split: Positions of the server's parts.
-        clients: Positions of each client's ``train``, ``val`` and ``test`` part.
-        acyclic: The data module's option; with ``spread``, a split by scaffold may part equal molecules.
-        classification: Whether labels are classes, of which there is no average.
-    """
-    found = []
-    merge = "Keep one row of each." if classification else ("Average the labels of repeated measurements, or keep one row of "
-                                                            "each.")
-    name = np.array(molecules.canonical, dtype=object)
-    members = [parts["train"] for parts in clients]
-    for client, part in enumerate(members):
-        repeats = len(part) - len(set(name[part]))
-        if repeats:
-            found.append(finding("duplicates_in_client", client, repeats,
-                                 f"{repeats} molecules of client {client} repeat another one of that client.",
-                                 merge))
-    holders = Counter(text for part in members for text in set(name[part]))
-    shared = sum(count > 1 for count in holders.values())
-    if shared:
-        found.append(finding("duplicates_across_clients", None, shared,
-                             f"{shared} molecules are held by more than one client.", NOTHING))
-    return found + _leakage(molecules, name, split, clients, acyclic)
-
-
-def _leakage(molecules: MoleculeSet, name: np.ndarray, split: Mapping[str, np.ndarray],
-             clients: Sequence[Mapping[str, np.ndarray]], acyclic: str) -> list[Finding]:
-    """Evaluated molecules that were learnt: the server's val and test against its training part (which holds all the
-    clients'), a client's own val and test against what any client trains on."""
-    found = []
-    remove = "Remove the repeated rows" + (", or use `data.init_args.split: scaffold`." if acyclic == "group" else ".")
-    flat = without_chirality(molecules) if "code" in molecules.packed.edges else name
-    train = {"name": set(name[split["train"]]), "flat": set(flat[split["train"]])}
-    for stage in ("val", "test"):
-        part = split[stage]
-        leaked = np.array([text in train["name"] for text in name[part]], dtype=bool)
-        if leaked.any():
-            found.append(finding(f"train_{stage}_leakage", None, int(leaked.sum()),
-                                 f"{leaked.sum()} of {len(part)} {stage} molecules are also in the training part.", remove))
-        twins = int((np.array([text in train["flat"] for text in flat[part]], dtype=bool) & ~leaked).sum())
-        if twins:
-            found.append(finding(f"train_{stage}_stereoisomers", None, twins,
-                                 f"{twins} of {len(part)} {stage} molecules differ from a training molecule in chirality "
-                                 "alone, which no feature tells: to the model they are equal.",
-                                 remove.replace("repeated rows", "rows of all isomers but one")))
-    chosen_by = set(name[split["val"]])
-    both = sum(text in chosen_by for text in name[split["test"]])
-    if both:
-        found.append(finding("val_test_leakage", None, both, f"{both} of {len(split['test'])} test molecules are also in the "
-                             "validation part, which chooses the best round.", "Remove the repeated rows."))
-    learnt = {text for parts in clients for text in name[parts["train"]]}
-    for client, parts in enumerate(clients):
-        own = set(name[parts["train"]])
-        for stage in ("val", "test"):
-            leaked_here = [text for text in name[parts[stage]] if text in learnt]
-            if leaked_here:
-                found.append(finding(f"train_{stage}_leakage", client, len(leaked_here),
-                                     f"{len(leaked_here)} of {len(parts[stage])} {stage} molecules of client {client} are also "
-                                     f"in a client's training part ({sum(text in own for text in leaked_here)} in its own).",
-                                     "Remove the repeated rows."))
-    return found
-
-
-def without_chirality(molecules: MoleculeSet) -> np.ndarray:
-    """Canonical SMILES without tetrahedral stereo marks, text ``(M,)``: equal where all bond features and atom features
-    are. E / Z marks stay, since bonds have them as features."""
-    texts = []
-    with rdBase.BlockLogs():  # RDKit has said what it has to say when the rows were read
-        for text in molecules.canonical:
-            molecule = Chem.MolFromSmiles(text) if "@" in text else None
-            if molecule is not None:
-                for atom in molecule.GetAtoms():
-                    atom.SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
-                text = Chem.MolToSmiles(molecule)
-            texts.append(text)
-    return np.array(texts, dtype=object)
-
-
-def shared_molecules(molecules: MoleculeSet, members: Sequence[np.ndarray]) -> list[list[int]]:
-    """Molecules (by canonical SMILES) that two clients both hold, K lists of K; the diagonal is 0."""
-    held = [{molecules.canonical[position] for position in part} for part in members]
-    return [[0 if a is b else len(a & b) for b in held] for a in held]
 
 
 def label_findings(y: np.ndarray, task_names: Sequence[str], classification: bool, split: Mapping[str, np.ndarray],
@@ -171,15 +85,16 @@ def label_findings(y: np.ndarray, task_names: Sequence[str], classification: boo
     found = []
     missing = int(np.isnan(y).sum())
     if missing:
-        found.append(finding("missing_labels", None, missing, f"{missing} of {y.size} labels are missing: they are "
-                                                              "masked in losses and metrics.", NOTHING))
+        are = either(missing, "is missing: it is", "are missing: they are")
+        found.append(remark("missing_labels", None, missing, f"{missing} of {y.size} labels {are} masked in losses and "
+                                                             "metrics."))
     for client, part in enumerate(members):
         absent = _names(task_names, np.isnan(y[part]).all(0)) if len(part) else []
         if absent:
-            found.append(finding("missing_task", client, len(absent),
-                                 f"Client {client} has no label of {_listed(absent)}: it does not train these tasks, "
-                                 "and sends back their outputs' weights as it received them.",
-                                 NOTHING))
+            these, their = either(len(absent), "this task", "these tasks"), either(len(absent), "its", "their")
+            found.append(remark("missing_task", client, len(absent),
+                                f"Client {client} has no label of {_listed(absent)}: it does not train {these}, and sends back "
+                                f"the weights of {their} outputs as it received them."))
         if classification and len(part):
             single = _names(task_names, _one_class(y[part]))
             if single:
@@ -209,8 +124,9 @@ def client_findings(members: Sequence[np.ndarray], batch_size: int, tv: np.ndarr
             found.append(finding("empty", client, 0, f"Client {client} has no training molecule with a label: it takes "
                                                      "no local step and is reported as `empty`.", fewer))
         elif len(part) < batch_size:
-            found.append(finding("small_client", client, len(part), f"Client {client} has {len(part)} training "
-                                 f"molecules, less than a batch ({batch_size}): each step sees all of them.", fewer))
+            has = f"has {len(part)} training {either(len(part), 'molecule', 'molecules')}"
+            found.append(finding("small_client", client, len(part), f"Client {client} {has}, less than a batch ({batch_size}): "
+                                 "each step sees all of them.", fewer))
         if len(part) and tv[client] > tv_iid + 0.1:
             found.append(finding("scaffold_skew", client, len(part),
                                  f"The scaffolds of client {client} are {tv[client]:.2f} (total variation) from the "

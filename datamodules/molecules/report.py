@@ -20,6 +20,7 @@ from datamodules.molecules.division import (
     list_unassigned,
     scaffold_distances,
 )
+from datamodules.molecules.repeats import duplicate_findings, shared_molecules
 from datamodules.molecules.scaffold import ACYCLIC
 from datamodules.molecules.split import PARTS
 from datamodules.molecules.table import MoleculeSet
@@ -71,7 +72,7 @@ def report_molecules(molecules: MoleculeSet, division: Division, spec: DivisionS
     findings += found_in.split_findings(server, options["sizes"])
     findings += _unassigned_findings(molecules, division)
     findings += found_in.client_findings(members, options["batch_size"], tv, tv_iid)
-    findings += found_in.duplicate_findings(molecules, server, clients, options["acyclic"], classes)
+    findings += duplicate_findings(molecules, server, clients, options["acyclic"], classes)
     findings += contradiction_findings(molecules, server, clients, classes)
     findings += found_in.label_findings(y, names, classes, server, members, [parts["test"] for parts in clients])
     return {
@@ -86,7 +87,7 @@ def report_molecules(molecules: MoleculeSet, division: Division, spec: DivisionS
         "num_scaffolds": int(division.groups.max()) + 1, "acyclic_molecules": molecules.scaffold.count(ACYCLIC),
         "scaffolds_per_client": [len(np.unique(division.groups[part])) for part in members],
         "scaffold_tv": [None if np.isnan(value) else float(value) for value in tv], "scaffold_tv_iid": tv_iid,
-        "shared_molecules": found_in.shared_molecules(molecules, members),
+        "shared_molecules": shared_molecules(molecules, members),
         "bytes": molecules.packed.nbytes, "findings": findings, "dropped_rows": molecules.dropped_rows,
     }
 

@@ -93,8 +93,12 @@ class MoleculeSet:
 
     def where(self, position: int) -> str:
         """The row of a molecule as the user knows it: ``sites/a.csv row 3 (id 'A-17')``."""
+        return _where(self.list_row(position))
+
+    def list_row(self, position: int) -> dict[str, Any]:
+        """The row of a molecule: ``row``, and what else is known of it (``id``, ``file``, ``file_row``)."""
         row = int(self.packed.sample_id[position])
-        return _where({"row": row, **(self.origin(row) if self.origin else {})})
+        return {"row": row, **(self.origin(row) if self.origin else {})}
 
 
 def molecule_set(table: MoleculeTable, invalid: str = "drop", fragments: str = "all", num_workers: int | None = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import scipy.sparse as sp
 from datamodules.tables.guessing import counter_or_id, number_owners
 from datamodules.tables.names import has_name, quote
 from datamodules.tables.table import Chunk, Table, TableFormat
-from datamodules.tables.values import COMMA_NUMBER, NUMBER, decimal_mark, is_blank, parse_numbers
+from datamodules.tables.values import COMMA_NUMBER, NUMBER, count_blank_words, decimal_mark, is_blank, parse_numbers
 
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
 
@@ -183,10 +182,8 @@ def _odd_ids(ids: Sequence[str], reasons: dict[int, str]) -> None:
 
 
 def _without_blanks(texts: Sequence[str], words: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """The texts, ``""`` where blank, and each word but ``nan`` that is taken for a blank: ``2 times 'none'``."""
-    blank = Counter(text for text in texts if is_blank(text) and text not in words and text.lower() not in ("", "nan"))
-    found = [text if text in words or not is_blank(text) else "" for text in texts]
-    return found, [f"{count} times {quote(word)}" for word, count in blank.items()]
+    """The texts, ``""`` where blank, and which words were taken for a blank."""
+    return [text if text in words or not is_blank(text) else "" for text in texts], count_blank_words(texts, words)
 
 
 def _others(names: Sequence[str], known: Container[str]) -> list[str]:

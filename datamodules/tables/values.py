@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,13 @@ def cell_text(value: Any) -> str:
 def is_blank(text: str) -> bool:
     """Whether a field counts as missing."""
     return text.strip().lower() in MISSING
+
+
+def count_blank_words(texts: Iterable[str], meant: Container[str] = ()) -> list[str]:
+    """Each word that is taken for a blank, but for ``nan`` and those that are ``meant``: ``2 times 'none'``."""
+    words = Counter(text.strip() for text in texts if text and is_blank(text))
+    return [f"{count} {'time' if count == 1 else 'times'} {quote(word)}" for word, count in words.items()
+            if word.lower() not in ("", "nan") and word not in meant]  # fmt: skip
 
 
 def decimal_mark(texts: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ def inspection_page(title: str, report: Mapping[str, Any], clients: Mapping[str,
         ("Forecast", "What the run will send and keep. " + _note(report), _forecast_rows(report)),
         ("Labels", "Of each task and client.", _task_rows(report)),
         ("Found out, not given", "Say otherwise in the config.", [{"notice": note} for note in report.get("notices", [])]),
+        *_rows_of_findings(report),
         ("Rows left out", _of(report["dropped_rows"]), report["dropped_rows"][:MOST_ROWS]),
     ]
     lead = [f"{len(found)} finding(s)." if found else "Nothing found that will hurt.", ", ".join(lead)]
@@ -64,8 +65,18 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _of(dropped: Sequence[Any]) -> str:
-    return f"{len(dropped)} rows." if len(dropped) <= MOST_ROWS else f"The first {MOST_ROWS} of {len(dropped)} rows."
+def _of(rows: Sequence[Any]) -> str:
+    number = f"{len(rows)} row{'s' * (len(rows) != 1)}"
+    return f"{number}." if len(rows) <= MOST_ROWS else f"The first {MOST_ROWS} of {number}."
+
+
+def _rows_of_findings(report: Mapping[str, Any]) -> list[tuple[str, str, Sequence[Row]]]:
+    """A table for each kind of finding that speaks of rows."""
+    by_kind: dict[str, list[Row]] = {}
+    for found in report["findings"]:
+        whose = {} if found["client"] is None else {"client": name_client(report, found["client"])}
+        by_kind.setdefault(found["kind"], []).extend({**whose, **row} for row in found.get("rows", ()))
+    return [(f"Rows of {kind}", _of(rows), rows[:MOST_ROWS]) for kind, rows in by_kind.items()]
 
 
 def _task_rows(report: Mapping[str, Any]) -> list[Row]:

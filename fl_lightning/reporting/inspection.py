@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,11 @@ from fl_lightning.reporting.tables import text_table
 from fl_lightning.settings import FederationSettings
 
 SHOWN_ROWS = 10
+# Kinds of findings that good data have, too, and that ask for nothing if they are meant; `multi_fragment` with positions alone.
+REMARKS = (
+    "duplicates_across_clients", "missing_classes", "missing_labels", "missing_task", "multi_fragment", "no_bonds", "no_client",
+    "partition_note", "repeated_ids", "repeated_links", "self_loops", "unknown_atoms", "unlabeled_nodes", "unlabelled_rows",
+)  # fmt: skip
 
 
 def inspect_data(
@@ -38,7 +43,8 @@ def inspect_data(
         title: Of the page.
 
     Returns:
-        The findings, ``{kind, client, count, message, remedy}`` each.
+        The findings, ``{kind, level, client, count, message, remedy, rows}`` each: ``level`` is ``remark`` where nothing need
+        be done, and ``rows`` are those that it speaks of (``row``, and where they are known ``file``, ``file_row``, ``id``).
 
     Raises:
         ValueError: If the data module cannot report.
@@ -55,10 +61,9 @@ def inspect_data(
             report["forecast"] = forecast(module, datamodule, settings, report.get("bytes", 0))
         except ValueError as error:  # what `fit` would refuse
             remedy = "Correct the config: `fit` would end with this message."
-            report["findings"] = [
-                {"kind": "configuration", "client": None, "count": 1, "message": str(error), "remedy": remedy},
-                *report["findings"],
-            ]
+            refused = {"kind": "configuration", "level": "finding", "client": None, "count": 1, "message": str(error),
+                       "remedy": remedy, "rows": []}  # fmt: skip
+            report["findings"] = [refused, *report["findings"]]
     columns = client_columns(report)
     if html is not None:
         from fl_lightning.reporting.inspect_page import inspection_page  # draws: slow to import
@@ -69,8 +74,16 @@ def inspect_data(
         return report["findings"]
     _say_what_it_is(report, columns, say)
     _say_what_is_wrong(report, say)
-    say(f"{len(report['findings'])} finding(s)" + ("" if html is None else f"; page: {html}"))
+    remarks = len(report["findings"]) - len(must_be_met(report["findings"]))
+    said = f"{len(report['findings'])} finding(s)" + (f", {remarks} of them with nothing to do if meant" if remarks else "")
+    say(said + ("" if html is None else f"; page: {html}"))
     return report["findings"]
+
+
+def must_be_met(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The findings that ask for something to be done, on which ``--strict`` fails; a data module of one's own may have no
+    levels."""
+    return [found for found in findings if found.get("level") != "remark"]
 
 
 def _report(datamodule: Any) -> dict[str, Any]:

@@ -41,6 +41,15 @@ class LeftOut:
         rows = [{"client": client, **row} for client, part in enumerate(parts) for row in part.rows]
         return cls(rows, _add([part.counts for part in parts]))
 
+    @classmethod
+    def of_predictions(cls, data: Any) -> LeftOut:
+        """Of what ``predict`` is asked for: the data module's ``predicted_rows``, or its own samples."""
+        asked = getattr(data, "predicted_rows", None)
+        dropped = (getattr(data, "dropped_rows", None) or []) if asked is None else asked.dropped
+        ids = getattr(data, "original_ids", None) if asked is None else asked.ids
+        rows = [row for row in dropped if "link" not in row]
+        return cls(rows, {"rows": {"read": len(ids) if ids else None, "left_out": len(rows)}})
+
     @property
     def num_rows_read(self) -> int | None:
         """Of how many rows of all kinds; ``None`` if a data module does not tell."""

@@ -469,12 +469,51 @@ def test_molecules_with_both_classes_are_told_by_place():
     options = {"partition": "column", "client_column": "site", "fractions": (1.0, 0.0, 0.0), "columns": sites}
     found = contradictions(ready(TableDataModule(smiles, y, task="classification", **options)))
     assert {where: count for where, (count, *_) in found.items()} == {("", 0): 1, ("_across_clients", None): 1}
-    assert found["", 0][1] == ("1 molecules have contradicting labels, 0 and 1, at client 0: CC: `t0` is 0 (row 0) and 1 "
+    assert found["", 0][1] == ("1 molecule has contradicting labels, 0 and 1, at client 0: CC: `t0` is 0 (row 0) and 1 "
                                "(row 1).")
     assert "CCC: `t0` is 1 (row 2) and 0 (row 3)" in found["_across_clients", None][1]
     assert "leave these molecules out: the mean of 0 and 1 is no class" in found["", 0][2]
     findings = ready(TableDataModule(smiles, y, task="classification", **options)).report()["findings"]
+    rows = {f["kind"]: [(r["row"], r["molecule"], r["task"], r["label"]) for r in f["rows"]]
+            for f in findings if f["kind"].startswith("contradicting")}
+    assert rows["contradicting_labels"] == [(0, "CC", "t0", 0), (1, "CC", "t0", 1)]
+    assert rows["contradicting_labels_across_clients"] == [  # in both tasks
+        (2, "CCC", "t0", 1), (3, "CCC", "t0", 0), (2, "CCC", "t1", 0), (3, "CCC", "t1", 1)]  # fmt: skip
     assert not any("verage" in f["remedy"] for f in findings)
+
+
+def test_what_repeats_is_named_with_all_its_rows():
+    """Five molecules, each twice at each of two clients; labels agree."""
+    smiles, sites = many(5) * 4, ["a"] * 10 + ["b"] * 10
+    data = ready(TableDataModule(smiles, np.tile(np.arange(5.0), 4), partition="column", client_column="site",
+                                 fractions=(1.0, 0.0, 0.0), columns={"site": sites}))
+    found = {(f["kind"], f["client"]): f for f in data.report()["findings"]}
+    shared = found["duplicates_across_clients", None]
+    assert shared["level"] == "remark" and sorted(row["row"] for row in shared["rows"]) == list(range(20))
+    assert shared["message"].startswith("5 molecules are held by more than one client: C1CC1 (row 0, row 5, row 10, ...); ")
+    assert shared["message"].endswith("; and 2 more (`inspect --json` and `--html` list all).")
+    assert [row["row"] for row in found["duplicates_in_client", 1]["rows"]] == [10, 15, 11, 16, 12, 17, 13, 18, 14, 19]
+    assert found["duplicates_in_client", 1]["rows"][1]["molecule"] == "C1CC1"
+
+
+def test_rows_that_are_learnt_and_scored_are_named_with_their_part():
+    smiles = many(40)
+    parts = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).partition_record()["server"]
+    learnt, scored = parts["train"][0], parts["test"][0]
+    smiles[scored] = smiles[learnt]
+    (found,) = [f for f in ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).report()["findings"]
+                if f["kind"] == "train_test_leakage"]
+    assert {(row["row"], row["part"]) for row in found["rows"]} == {(learnt, "train"), (scored, "test")}
+    assert found["message"].startswith(f"1 of {len(parts['test'])} test molecules is also in the training part: ")
+    assert found["remedy"] == "Remove the repeated rows, or use `data.init_args.split: scaffold`."
+
+
+def test_no_scaffolds_are_advised_where_most_molecules_have_none():
+    smiles = [f"{'C' * (i + 1)}O" for i in range(40)]
+    parts = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).partition_record()["server"]
+    smiles[parts["test"][0]] = smiles[parts["train"][0]]
+    found = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).report()["findings"]
+    assert [f["remedy"] for f in found if f["kind"] == "train_test_leakage"] == ["Remove the repeated rows."]
 
 
 def test_contradictions_with_the_servers_parts_are_told():

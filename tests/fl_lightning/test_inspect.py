@@ -1,10 +1,12 @@
 """``inspect``: exit codes, one self-contained page, and a forecast that the ledger of a real run confirms."""
 
+import ast
 import base64
 import json
 import re
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -13,10 +15,11 @@ from federations import CPU
 
 from datamodules import GraphCSVDataModule, MoleculeCSVDataModule, SyntheticCitationDataModule
 from fl_lightning import FedAvg, FederatedTrainer
+from fl_lightning.cli import STRICT_HELP
 from fl_lightning.commands import main
 from fl_lightning.reporting.clients import client_columns
 from fl_lightning.reporting.forecast import forecast, readable
-from fl_lightning.reporting.inspection import inspect_data
+from fl_lightning.reporting.inspection import REMARKS, inspect_data
 from fl_lightning.settings import FederationSettings
 from fl_lightning.strategies import FedPub, FedSagePlus, LocalOnly
 from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNeighGen, LitNodeClassifier, MaskedGCN
@@ -215,6 +218,50 @@ def test_exit_codes(tmp_path, monkeypatch, capsys):
     assert {f["kind"] for f in report["findings"]} == {"self_loops", "no_edges"} and report["forecast"]["parameters"] > 0
     (tmp_path / "edges.csv").write_text("source,target\n1,nobody\n")
     assert code() == 1 and "`data.init_args.unknown_ids: drop`" in capsys.readouterr().err
+
+
+def test_strict_fails_on_nothing_that_may_be_meant(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{i},{i + 1},{'ab'[i % 2]}\n" for i in range(20))
+    (tmp_path / "own.yaml").write_text(CONFIG)
+    (tmp_path / "nodes.csv").write_text("id,f,label\n" + rows + "20,9,\n")
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{i},{(i + 1) % 21}\n" for i in range(21)) + "3,4\n5,5\n")
+    assert main(["inspect", "--config", "own.yaml", "--strict"]) == 0
+    assert "3 finding(s), 3 of them with nothing to do if meant" in capsys.readouterr().out
+    assert main(["inspect", "--config", "own.yaml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert {(f["kind"], f["level"]) for f in found} == {
+        ("self_loops", "remark"), ("repeated_links", "remark"), ("unlabeled_nodes", "remark")}  # fmt: skip
+
+
+def test_what_strict_does_not_fail_on_is_listed():
+    """In the sources each kind that asks for nothing, in `--help` and in the tutorials the same."""
+    root, kinds = Path(__file__).resolve().parents[2], set()
+    for path in (root / "datamodules").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                without = node.func.id == "tell_if" and len(node.args) < 4
+                if (node.func.id == "remark" or without) and isinstance(node.args[0], ast.Constant):
+                    kinds.add(node.args[0].value)
+    assert kinds == set(REMARKS) and all(kind in STRICT_HELP for kind in kinds)
+    told = "".join((root / "docs" / name).read_text(encoding="utf-8") for name in ("own_graph.md", "own_molecules.md"))
+    assert all(f"`{kind}`" in told for kind in kinds)
+
+
+def test_the_page_and_json_have_all_rows_that_a_finding_speaks_of(tmp_path):
+    rows = "".join(f"m{i},{'C' * (i // 2 + 1)}c1ccccc1,{i % 2}\n" for i in range(40))  # each twice, with both classes
+    (tmp_path / "m.csv").write_text("code,smiles,toxic\n" + rows)
+    data = MoleculeCSVDataModule(files=str(tmp_path / "m.csv"), id_column="code", num_clients=1, cache_dir=None,
+                                 fractions=(1.0, 0.0, 0.0))  # fmt: skip
+    said = []
+    inspect_data(data, False, str(tmp_path / "p.html"), said.append)
+    (line,) = [line for line in said if "contradicting labels" in line]
+    assert line.startswith("- client 0: 20 molecules have") and "; and 17 more (`inspect --json` and `--html` list all)" in line
+    inspect_data(data, True, None, said.append)
+    (found,) = [f for f in json.loads(said[-1])["findings"] if f["kind"] == "contradicting_labels"]
+    assert [(row["file_row"], row["id"], row["label"]) for row in found["rows"]] == [(i, f"m{i}", i % 2) for i in range(40)]
+    text = read_page(tmp_path / "p.html").text
+    assert "Rows of contradicting_labels" in text and all(f"m{i}" in text for i in range(40)) and "40 rows." in text
 
 
 def test_remedies_fit_clients_that_are_given(tmp_path):

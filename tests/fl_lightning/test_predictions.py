@@ -123,7 +123,7 @@ def test_molecules_by_the_global_model_or_the_clients_own(run, tmp_path, strateg
 
 
 @pytest.mark.parametrize("strategy", ["FedAvg", "LocalOnly"])
-def test_molecules_that_nobody_has_measured(run, tmp_path, strategy):
+def test_molecules_that_nobody_has_measured(run, tmp_path, capsys, strategy):
     """``predict_files``: the trained model meets a new table, without labels and clients."""
     (tmp_path / "sites").mkdir()
     for site in ("beta", "alpha"):
@@ -133,6 +133,7 @@ def test_molecules_that_nobody_has_measured(run, tmp_path, strategy):
     options = ("--federation.strategy", f"fl_lightning.strategies.{strategy}", "--data.init_args.client_holdout=0.5",
                "--data.init_args.normalize_labels=true")  # fmt: skip
     rows = run(MOLECULES, *options, new=("--data.init_args.predict_files", "new.csv"))
+    assert "predictions_new.csv\n1 of 3 rows was left out: see `reason` there" in capsys.readouterr().out
     models = ["global"] if strategy == "FedAvg" else ["client alpha", "client beta"]
     assert [(r["id"], r["model"]) for r in rows] == [
         *(("n1", m) for m in models), ("n2", ""), *(("n3", m) for m in models)]  # fmt: skip

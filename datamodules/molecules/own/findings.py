@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from datamodules.findings import Finding, tell_if
-from datamodules.molecules.own.labels import class_findings, scale_findings
+from datamodules.findings import Finding, either, name_first, remark, tell_if
+from datamodules.molecules.own.labels import apart_findings, class_findings, scale_findings
 from datamodules.molecules.own.reader import OWNER, MoleculeTables
 from datamodules.molecules.own.spec import MoleculeSpec
 from datamodules.molecules.table import MoleculeSet
@@ -21,18 +21,14 @@ def own_findings(spec: MoleculeSpec, tables: MoleculeTables, molecules: Molecule
         molecules: The usable molecules.
         clients: Names of the clients; none where a partitioner made them.
     """
-    y, size = molecules.packed.y.numpy(), len(molecules)
-    repeated = size - len({tables.ids[row] for row in molecules.packed.sample_id.tolist()})
+    y = molecules.packed.y.numpy()
     without = sorted(tables.clients - set(clients)) if clients else []
-    unlabelled = int(np.isnan(y).all(1).sum())
+    have = either(len(without), "has no usable row and is no client", "have no usable row and are no clients")
     found = [
-        *tell_if("repeated_ids", repeated, f"{repeated} rows have an id that an earlier row has.",
-                 "Nothing, if this is meant: predictions come row by row."),
-        *tell_if("client_without_molecules", len(without), f"{', '.join(map(repr, without[:10]))} have no usable row and "
-                 "are no clients of the federation.", "Correct their rows, or add some: all that cannot be used are in "
-                 "`dropped_rows`."),
-        *tell_if("unlabelled_rows", unlabelled, f"{unlabelled} of {size} molecules have no label at all: they are "
-                 "predicted, and teach nothing."),
+        *_find_repeated_ids(tables.ids, molecules),
+        *tell_if("client_without_molecules", len(without), f"{', '.join(map(repr, without[:10]))} {have} of the federation.",
+                 "Correct their rows, or add some: all that cannot be used are in `dropped_rows`."),
+        *_find_unlabelled(molecules),
     ]
     if spec.geometry:
         found += _flat_findings(molecules)
@@ -40,11 +36,37 @@ def own_findings(spec: MoleculeSpec, tables: MoleculeTables, molecules: Molecule
         found += tables.guessed.findings()
     if tables.task == "regression" and not spec.task_is_given:
         found += class_findings(y, molecules.task_names, molecules.where)
-    if tables.task == "regression" and clients:
+    if clients:
         index = {name: number for number, name in enumerate(clients)}
         owner = np.array([index[name] for name in molecules.columns[OWNER]])
-        found += scale_findings(y, owner, clients, molecules.task_names)
+        found += scale_findings(y, owner, clients, molecules.task_names) if tables.task == "regression" else []
+        found += apart_findings(y, owner, clients, molecules.task_names) if tables.guessed is not None else []
     return found
+
+
+def _find_repeated_ids(ids: Sequence[str], molecules: MoleculeSet) -> list[Finding]:
+    """Rows with an id that an earlier one has."""
+    places: dict[str, list[int]] = {}
+    for place, row in enumerate(molecules.packed.sample_id.tolist()):
+        places.setdefault(ids[row], []).append(place)
+    repeated = {name: own for name, own in places.items() if len(own) > 1}
+    count = sum(map(len, repeated.values())) - len(repeated)
+    if not count:
+        return []
+    told = name_first([f"{molecules.where(own[1])} that of {molecules.where(own[0])}" for own in list(repeated.values())[:4]],
+                      len(repeated))
+    message = f"{count} {either(count, 'row has', 'rows have')} an id that an earlier row has: {told}."
+    rows = [molecules.list_row(place) for own in repeated.values() for place in own]
+    return [remark("repeated_ids", None, count, message, ": predictions come row by row.", rows)]
+
+
+def _find_unlabelled(molecules: MoleculeSet) -> list[Finding]:
+    blank = np.flatnonzero(np.isnan(molecules.packed.y.numpy()).all(1)).tolist()
+    told = name_first([molecules.where(place) for place in blank[:4]], len(blank))
+    have = either(len(blank), "has no label at all: it is predicted, and teaches nothing", "have no label at all: they are "
+                  "predicted, and teach nothing")
+    return tell_if("unlabelled_rows", len(blank), f"{len(blank)} of {len(molecules)} molecules {have} ({told}).",
+                   rows=[molecules.list_row(place) for place in blank])
 
 
 def _flat_findings(molecules: MoleculeSet) -> list[Finding]:
@@ -52,5 +74,6 @@ def _flat_findings(molecules: MoleculeSet) -> list[Finding]:
     depth = packed.nodes["pos"][:, 2].abs() > 1e-6
     inside = np.add.reduceat(depth.numpy(), packed.node_ptr[:-1].numpy(), dtype=np.int64) if size else np.zeros(0)
     flat = int(((inside == 0) & (packed.num_atoms.numpy() > 3)).sum())
-    return tell_if("flat_geometry", flat, f"{flat} of {size} molecules lie in the plane of the paper: are these drawings "
+    lie = either(flat, "lies", "lie")
+    return tell_if("flat_geometry", flat, f"{flat} of {size} molecules {lie} in the plane of the paper: are these drawings "
                    "instead of geometries?", "Compute geometries, or use bonds (`geometry: false`).")

@@ -1,12 +1,14 @@
 """What the labels of people's own molecules are: their type, and their units."""
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from datamodules.findings import Finding, finding
+from datamodules.findings import Finding, finding, name_first
+from datamodules.tables.names import quote_all
 
 ONE_IN = 20  # so few labels that are no class, or fewer, are mistakes and no measurements
 SHOWN = 5
@@ -141,3 +143,26 @@ def scale_findings(y: np.ndarray, owner: np.ndarray, clients: Sequence[str], nam
                                      f"about {ratio:.2g} times those of the others (medians): is it another unit?",
                                      "Convert them in the file."))
     return found
+
+
+def apart_findings(y: np.ndarray, owner: np.ndarray, clients: Sequence[str], names: Sequence[str]) -> list[Finding]:
+    """Tasks of which no row and no client has both: one measurement that clients call by two names, perhaps.
+
+    Args:
+        y: Labels ``(M, T)``.
+        owner: Number of each row's client.
+        clients: Their names.
+        names: T names.
+    """
+    known = np.isfinite(y)
+    classes = [bool(np.isin(column[has], (0, 1)).all()) for column, has in zip(y.T, known.T, strict=True)]
+    holders = [set(owner[has].tolist()) for has in known.T]
+    pairs = [(one, other) for one, other in itertools.combinations(range(len(names)), 2)
+             if holders[one] and holders[other] and holders[one].isdisjoint(holders[other]) and classes[one] == classes[other]]
+    if not pairs:
+        return []
+    called = [f"`{name}` ({quote_all([clients[client] for client in sorted(own)], SHOWN)})"
+              for name, own in zip(names, holders, strict=True)]
+    told = name_first([f"{called[one]} and {called[other]}" for one, other in pairs])
+    return [finding("tasks_apart", None, len(pairs), f"No row and no client has both {told}: is it one measurement under two "
+                    "names?", "If so, give it one name in all files; if not, name both in `data.init_args.targets`.")]

@@ -20,7 +20,7 @@ from datamodules.molecules.sdf import geometry_set, read_records, record_name
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, Origin, molecule_set, usable_rows
 from datamodules.predicted import PredictedRows
 from datamodules.tables.names import find_spelling, quote_all
-from datamodules.tables.values import decimal_mark, parse_numbers
+from datamodules.tables.values import count_blank_words, decimal_mark, parse_numbers
 
 OWNER = "client"  # column of a molecule set that names each molecule's client
 log = logging.getLogger(__name__)
@@ -182,6 +182,7 @@ def _read_labels(spec: MoleculeSpec, files: Sequence[MoleculeFile], task: str, r
             decimal = spec.decimal or decimal_mark(texts)
             if decimal == "," and spec.decimal is None:
                 notices.append(f"`{file.path}`: `,` is taken for the decimal mark of `{task}`.")
+            notices += [f"`{file.path}`: {each} in column {task!r} is taken for a blank." for each in count_blank_words(texts)]
             values, wrong = parse_numbers(texts, decimal)
             parts.append(values)
             for row, reason in wrong.items():

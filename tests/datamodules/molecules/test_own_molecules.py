@@ -51,6 +51,29 @@ def test_a_file_per_client_by_hand(sites):
     assert any("all other columns of numbers" in n for n in data.notices)
 
 
+def test_words_that_are_taken_for_blank_labels_are_told(tmp_path):
+    (tmp_path / "m.csv").write_text("smiles,y\nC,1.5\nCC,NA\nCCC,\nCCCC,NA\nCCCCC,nan\nCCCCCC,null\n")
+    data = ready(files=str(tmp_path / "m.csv"), num_clients=1, cache_dir=None, fractions=(1.0, 0.0, 0.0))
+    told = [note.split("`: ")[1] for note in data.notices if "blank" in note]
+    assert told == ["2 times 'NA' in column 'y' is taken for a blank.", "1 time 'null' in column 'y' is taken for a blank."]
+    (found,) = [f for f in data.report()["findings"] if f["kind"] == "unlabelled_rows"]
+    assert found["level"] == "remark" and [row["file_row"] for row in found["rows"]] == [1, 2, 3, 4, 5]
+    assert found["message"].endswith("m.csv row 3 (id '3'); and 2 more (`inspect --json` and `--html` list all)).")
+
+
+def test_repeated_ids_and_a_label_of_two_names_are_told_by_row(tmp_path):
+    for site, label in (("a", "pAct"), ("b", "activity")):
+        rows = "".join(f"{site if i < 9 else 'x'}{i % 8},{'C' * i}{'O' * (site == 'b')},{i / 4}\n" for i in range(1, 12))
+        (tmp_path / f"{site}.csv").write_text(f"code,smiles,{label}\n" + rows)
+    found = {f["kind"]: f for f in ready(files=str(tmp_path), **ALL).report()["findings"]}
+    assert found["tasks_apart"]["message"].startswith("No row and no client has both `pAct` ('a') and `activity` ('b'): is")
+    repeated = found["repeated_ids"]  # x1, x2, x3 at both
+    assert repeated["count"] == 3 and repeated["message"].startswith("3 rows have an id that an earlier row has: ")
+    assert [(row["id"], row["file_row"]) for row in repeated["rows"]] == [(f"x{i}", 7 + i) for i in (1, 2, 3) for _ in "ab"]
+    named = ready(files=str(tmp_path), targets=["pAct", "activity"], **ALL).report()["findings"]
+    assert "tasks_apart" not in {f["kind"] for f in named}
+
+
 def test_a_column_of_clients_keeps_rows_with_their_labels(tmp_path):
     (tmp_path / "all.tsv").write_bytes(b"smiles\tsite\ty\rC\tnorth\t1\rCC\tsouth\t2\rCCC\t\t3\rCCCC\tnorth\t4\r")
     data = ready(files=str(tmp_path / "all.tsv"), client_column="site", targets=["y"], **{**ALL, "id_column": None})
@@ -311,7 +334,7 @@ def test_files_without_a_row_are_told(tmp_path):
     with pytest.raises(ValueError, match="a.csv': no row below the first line"):
         ready(files=str(tmp_path / "b.csv"), predict_files=str(tmp_path / "a.csv"), num_clients=1, cache_dir=None)
     found = ready(files=[str(tmp_path / "a.csv"), str(tmp_path / "b.csv")], cache_dir=None).report()["findings"]
-    assert any(f["kind"] == "client_without_molecules" and "'a' have no usable row" in f["message"] for f in found)
+    assert any(f["kind"] == "client_without_molecules" and "'a' has no usable row" in f["message"] for f in found)
 
 
 def test_molecules_without_any_label_are_told_where_they_belong(tmp_path):

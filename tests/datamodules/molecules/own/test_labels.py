@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from datamodules.molecules.own.labels import class_findings, guess_task, scale_findings
+from datamodules.molecules.own.labels import apart_findings, class_findings, guess_task, scale_findings
 
 
 def test_a_client_with_labels_of_another_type_is_named():
@@ -39,6 +39,18 @@ def test_measurements_that_look_like_classes_are_told():
     assert [(f["kind"], f["count"]) for f in found] == [("classes_as_numbers", 3), ("mostly_classes", 1), ("coded_classes", 4)]
     assert "3 of 4 labels of `mixed` are 0 or 1, and 1 are not: row 2 has 0.5." in found[1]["message"]
     assert "`data.init_args.targets: [tox]`" in found[0]["remedy"]
+
+
+def test_one_measurement_under_two_names_is_asked_for():
+    y = np.full((6, 4), np.nan)
+    y[:2, 0], y[2:4, 1], y[4:, 2] = (5.1, 6.2), (5.3, 4.4), (0, 1)
+    y[::2, 3] = 1.5
+    owner, clients, names = np.array([0, 0, 1, 1, 2, 2]), ["a", "b", "c"], ["pAct", "activity", "toxic", "logS"]
+    (found,) = apart_findings(y, owner, clients, names)  # logS is everywhere, and a class is no measurement
+    assert found["kind"] == "tasks_apart" and found["count"] == 1 and found["message"] == (
+        "No row and no client has both `pAct` ('a') and `activity` ('b'): is it one measurement under two names?")
+    y[1, 1] = 6
+    assert apart_findings(y, owner, clients, names) == []
 
 
 def test_a_client_in_another_unit_is_found():
