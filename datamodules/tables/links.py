@@ -15,7 +15,6 @@ from datamodules.tables.table import Chunk, Table, TableFormat
 
 UNKNOWN = ("raise", "drop")
 EXAMPLES = 10
-UNKNOWN_ENDS = "no link: neither end is a node"
 MOST_LISTED = 100_000  # lines that are listed one by one; all are counted
 ROW_UNUSABLE, UNKNOWN_ID, BLANK = -1, -2, -3  # why an end of a line is no node: its row, its id, nothing there
 Ends = tuple[Sequence[str], Sequence[str]]
@@ -129,21 +128,19 @@ def _list_left_out(links: Links, chunk: Chunk, ends: Ends, places: np.ndarray, p
     room = MOST_LISTED - len(links.left_out)
     for line in np.flatnonzero(places.min(axis=0) < 0)[:room].tolist():
         names = [texts[line].strip() for texts in ends]
-        reason = _say_why_not(names, places[:, line].tolist(), chunk.bad.get(chunk.first + line))
+        reason = _say_why_not(places[:, line].tolist(), chunk.bad.get(chunk.first + line))
         links.left_out.append({"row": chunk.first + line, "reason": reason, "link": " - ".join(names), "file": str(path)})
 
 
-def _say_why_not(names: Sequence[str], places: Sequence[int], bad: str | None) -> str:
-    """Why a line is no link between two nodes."""
+def _say_why_not(places: Sequence[int], bad: str | None) -> str:
+    """Why a line is no link between two nodes; without ids, so that equal reasons can be counted."""
     if bad:
         return f"no link: {bad}"
     if min(places) == BLANK:
         return "no link: an id is blank"
-    if max(places) < 0:
-        return UNKNOWN_ENDS
-    name, place = min(zip(names, places, strict=True), key=lambda end: end[1])
-    known = f"the row of {quote(name)} cannot be used" if place == ROW_UNUSABLE else f"no node has the id {quote(name)}"
-    return f"no link: {known}"
+    if min(places) == ROW_UNUSABLE:
+        return "no link: the row of a node at its end cannot be used"
+    return "no link: neither end is a node" if max(places) < 0 else "no link: one end is no node"
 
 
 def _note_elsewhere(links: Links, ends: Ends, places: np.ndarray) -> None:

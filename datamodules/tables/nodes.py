@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from datamodules.findings import either
 from datamodules.tables.guessing import counter_or_id, number_owners
 from datamodules.tables.names import has_name, quote
 from datamodules.tables.table import Chunk, Table, TableFormat
@@ -124,7 +125,9 @@ def read_nodes(
             set_aside = {} if columns.all_meant else _counters(chunk, numeric, decimal, columns.client)
             names = _others(numeric, set_aside)
             if left := _others(candidates, numeric):
-                notices.append(f"`{path}`: {_few(left)} hold text or nothing or have no name, and are no features.")
+                are = either(len(left), "holds text or nothing or has no name, and is no feature",
+                             "hold text or nothing or have no name, and are no features")  # fmt: skip
+                notices.append(f"`{path}`: {_few(left)} {are}.")
         if decimal is None:
             decimal = decimal_mark([text for name in names for text in chunk.columns[name][:1000]])
             if decimal == ",":

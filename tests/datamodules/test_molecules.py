@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from molecule_fixtures import TableDataModule, kinds, many, ready
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import QM9, MoleculeNet
 
@@ -18,12 +19,10 @@ from datamodules.molecules import (
     ChEMBLDataModule,
     MoleculeDataModule,
     MoleculeNetDataModule,
-    MoleculeTable,
     QM9DataModule,
     featurise,
     official_split,
 )
-from datamodules.molecules.contradictions import limits
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 real_data = pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside the checkout")
@@ -32,36 +31,6 @@ real_data = pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data be
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory):
     return str(tmp_path_factory.mktemp("molecules"))
-
-
-class TableDataModule(MoleculeDataModule):
-    """A table given in the test."""
-
-    def __init__(self, smiles, y, task="regression", columns=None, **options):
-        super().__init__(cache_dir=None, **options)
-        y = np.asarray(y, dtype=np.float32).reshape(len(smiles), -1)
-        self.table = MoleculeTable(smiles, y, [f"t{i}" for i in range(y.shape[1])], columns or {})
-        self.task = task
-
-    def load(self):
-        return self.from_table(self.table)
-
-
-RINGS = ["C1CC1", "C1CCC1", "C1CCCC1", "c1ccccc1", "c1ccncc1", "c1ccoc1", "c1ccsc1", "C1CCNCC1"]
-
-
-def many(size=80):
-    """Distinct molecules of eight scaffolds, about equally many of each."""
-    return ["C" * (i // 8) + RINGS[i % 8] for i in range(size)]
-
-
-def ready(data):
-    data.setup()
-    return data
-
-
-def kinds(data):
-    return {(found["kind"], found["client"]): found["count"] for found in data.report()["findings"]}
 
 
 # Real files: counts of ../shared/data/README.md
@@ -437,144 +406,6 @@ def test_findings_of_awkward_rows():
     assert data.report()["dropped_rows"] == [{"row": 63, "reason": "invalid SMILES: syntax error", "smiles": "bad"},
                                              {"row": 64, "reason": "empty SMILES", "smiles": ""}]
     assert all(f["message"] and f["remedy"] for f in data.report()["findings"])
-
-
-def test_duplicates_and_leakage_by_canonical_smiles():
-    smiles = many(20) * 2 + ["C" + text for text in many(20)] * 2
-    smiles[20] = "C2CC2"                                        # another writing of row 0
-    data = ready(TableDataModule(smiles, np.arange(80.0), num_clients=2, partition="iid"))
-    name = data.molecules.canonical
-    assert name[0] == name[20] == "C1CC1"
-    record = data.partition_record()
-    held = [[name[row] for row in rows] for rows in record["membership"]]
-    server = {part: [name[row] for row in rows] for part, rows in record["server"].items()}
-    found = kinds(data)
-    assert found["duplicates_across_clients", None] == len(set(held[0]) & set(held[1]))
-    assert found["duplicates_in_client", 1] == len(held[1]) - len(set(held[1]))
-    assert found["train_test_leakage", None] == sum(molecule in server["train"] for molecule in server["test"])
-    clean = ready(TableDataModule(many(), np.arange(80.0), num_clients=2))
-    assert not any("leakage" in kind or "duplicates" in kind for kind, _ in kinds(clean))
-
-
-def contradictions(data):
-    return {(f["kind"].removeprefix("contradicting_labels"), f["client"]): (f["count"], f["message"], f["remedy"])
-            for f in data.report()["findings"] if f["kind"].startswith("contradicting_labels")}
-
-
-def test_molecules_with_both_classes_are_told_by_place():
-    """Ethane at one site, propane at two, butane with agreeing labels, pentane with a blank one."""
-    smiles = ["CC", "CC", "CCC", "C(C)C", "CCCC", "CCCC", "CCCCC", "CCCCC", "CCCCCC"]
-    y = np.array([[0, 1, 1, 0, 1, 1, 0, np.nan, 1], [1, 1, 0, 1, np.nan, 0, 0, 0, 0]]).T
-    sites = {"site": list("aabababab")}
-    options = {"partition": "column", "client_column": "site", "fractions": (1.0, 0.0, 0.0), "columns": sites}
-    found = contradictions(ready(TableDataModule(smiles, y, task="classification", **options)))
-    assert {where: count for where, (count, *_) in found.items()} == {("", 0): 1, ("_across_clients", None): 1}
-    assert found["", 0][1] == ("1 molecule has contradicting labels, 0 and 1, at client 0: CC: `t0` is 0 (row 0) and 1 "
-                               "(row 1).")
-    assert "CCC: `t0` is 1 (row 2) and 0 (row 3)" in found["_across_clients", None][1]
-    assert "leave these molecules out: the mean of 0 and 1 is no class" in found["", 0][2]
-    findings = ready(TableDataModule(smiles, y, task="classification", **options)).report()["findings"]
-    rows = {f["kind"]: [(r["row"], r["molecule"], r["task"], r["label"]) for r in f["rows"]]
-            for f in findings if f["kind"].startswith("contradicting")}
-    assert rows["contradicting_labels"] == [(0, "CC", "t0", 0), (1, "CC", "t0", 1)]
-    assert rows["contradicting_labels_across_clients"] == [  # in both tasks
-        (2, "CCC", "t0", 1), (3, "CCC", "t0", 0), (2, "CCC", "t1", 0), (3, "CCC", "t1", 1)]  # fmt: skip
-    assert not any("verage" in f["remedy"] for f in findings)
-
-
-def test_what_repeats_is_named_with_all_its_rows():
-    """Five molecules, each twice at each of two clients; labels agree."""
-    smiles, sites = many(5) * 4, ["a"] * 10 + ["b"] * 10
-    data = ready(TableDataModule(smiles, np.tile(np.arange(5.0), 4), partition="column", client_column="site",
-                                 fractions=(1.0, 0.0, 0.0), columns={"site": sites}))
-    found = {(f["kind"], f["client"]): f for f in data.report()["findings"]}
-    shared = found["duplicates_across_clients", None]
-    assert shared["level"] == "remark" and sorted(row["row"] for row in shared["rows"]) == list(range(20))
-    assert shared["message"].startswith("5 molecules are held by more than one client: C1CC1 (row 0, row 5, row 10, ...); ")
-    assert shared["message"].endswith("; and 2 more (`inspect --json` and `--html` list all).")
-    assert [row["row"] for row in found["duplicates_in_client", 1]["rows"]] == [10, 15, 11, 16, 12, 17, 13, 18, 14, 19]
-    assert found["duplicates_in_client", 1]["rows"][1]["molecule"] == "C1CC1"
-
-
-def test_rows_that_are_learnt_and_scored_are_named_with_their_part():
-    smiles = many(40)
-    parts = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).partition_record()["server"]
-    learnt, scored = parts["train"][0], parts["test"][0]
-    smiles[scored] = smiles[learnt]
-    (found,) = [f for f in ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).report()["findings"]
-                if f["kind"] == "train_test_leakage"]
-    assert {(row["row"], row["part"]) for row in found["rows"]} == {(learnt, "train"), (scored, "test")}
-    assert found["message"].startswith(f"1 of {len(parts['test'])} test molecules is also in the training part: ")
-    assert found["remedy"] == "Remove the repeated rows, or use `data.init_args.split: scaffold`."
-
-
-def test_no_scaffolds_are_advised_where_most_molecules_have_none():
-    smiles = [f"{'C' * (i + 1)}O" for i in range(40)]
-    parts = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).partition_record()["server"]
-    smiles[parts["test"][0]] = smiles[parts["train"][0]]
-    found = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).report()["findings"]
-    assert [f["remedy"] for f in found if f["kind"] == "train_test_leakage"] == ["Remove the repeated rows."]
-
-
-def test_contradictions_with_the_servers_parts_are_told():
-    smiles, y = many(40), np.arange(40.0) % 2
-    parts = ready(TableDataModule(smiles, y, task="classification", num_clients=2)).partition_record()["server"]
-    for stage, train in (("test", 0), ("val", 1)):
-        row, other = parts[stage][0], parts["train"][train]
-        smiles[other], y[other] = smiles[row], 1 - y[row]
-    found = contradictions(ready(TableDataModule(smiles, y, task="classification", num_clients=2)))
-    assert {where: count for where, (count, *_) in found.items()} == {("_train_test", None): 1, ("_train_val", None): 1}
-    assert "in the training part and in the server's test part" in found["_train_test", None][1]
-
-
-def test_measurements_of_one_molecule_far_apart_are_told():
-    # Quartiles of -4 .. 4 (each thrice) are -2 and 2: a robust standard deviation is 4 / 1.349 = 2.965.
-    y = np.repeat(np.arange(-4.0, 5.0), 3)
-    assert limits(y[:, None], False).tolist() == pytest.approx([2.96516])
-    assert limits(y[:, None], True).tolist() == [0]
-    assert limits(np.array([[1.0], [1], [1], [1], [1], [3]]), False) == pytest.approx(np.sqrt(5 / 9))   # half of all equal
-    assert limits(np.full((2, 1), np.nan), False).tolist() == [0]
-    smiles = [f"{'C' * (i + 1)}O" for i in range(27)]
-    near, far = (4, 10), (5, 14)                                # -3 and -1; -3 and 0
-    for first, second in (near, far):
-        smiles[second] = smiles[first]
-    data = ready(TableDataModule(smiles, y, num_clients=1, fractions=(1.0, 0.0, 0.0)))
-    ((where, (count, message, remedy)),) = contradictions(data).items()
-    assert where == ("", 0) and count == 1 and "CCCCCCO: `t0` is -3 (row 5) and 0 (row 14)" in message
-    assert "farther apart than one standard deviation of the task (quartile distance / 1.349)" in message
-    assert "average the others" in remedy
-
-
-def test_a_clients_own_test_molecules_that_any_client_trains_on_are_told():
-    smiles = many(20) * 2                                       # all of them twice, once at each client
-    data = ready(TableDataModule(smiles, np.arange(40.0), partition="column", client_column="site", client_holdout=0.5,
-                                 fractions=(1.0, 0.0, 0.0), columns={"site": ["a"] * 20 + ["b"] * 20}))
-    name, found = np.array(data.molecules.canonical), kinds(data)
-    learnt = set(np.concatenate([name[parts["train"]] for parts in data.division.clients]))
-    for client, parts in enumerate(data.division.clients):
-        for stage in ("val", "test"):
-            leaked = sum(text in learnt for text in name[parts[stage]])
-            assert 0 < leaked < 5 + (stage == "test") and found[f"train_{stage}_leakage", client] == leaked
-    assert ("train_test_leakage", None) not in found            # the server has no test molecules
-
-
-def test_a_test_molecule_that_also_chooses_the_round_is_told():
-    smiles = many(40)
-    parts = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).partition_record()["server"]
-    smiles[parts["test"][0]] = smiles[parts["val"][0]]
-    assert kinds(ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)))["val_test_leakage", None] == 1
-
-
-def test_isomers_with_the_same_features_are_told():
-    """Chirality is no feature: R and S are one input with two labels. E and Z are told apart."""
-    smiles = many(40)
-    parts = ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)).partition_record()["server"]
-    (train, train_2), (test, test_2, test_3), val = parts["train"][:2], parts["test"][:3], parts["val"][0]
-    smiles[train], smiles[test], smiles[val] = "C[C@H](N)C(=O)O", "C[C@@H](N)C(=O)O", "CC(N)C(=O)O"
-    smiles[train_2], smiles[test_2], smiles[test_3] = "C/C=C/C", "C/C=C\\C", "C/C=C/C"
-    found = kinds(ready(TableDataModule(smiles, np.arange(40.0), num_clients=2)))
-    assert (found["train_test_stereoisomers", None], found["train_val_stereoisomers", None]) == (1, 1)
-    assert found["train_test_leakage", None] == 1               # E-butene itself
 
 
 def test_a_molecule_without_a_label_is_in_no_training_part():

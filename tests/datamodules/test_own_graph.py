@@ -165,8 +165,8 @@ def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
         (1, "a", "the id is that of row 0, too"), (2, "", "no id"), (3, "b", "feature 'f' is blank"),
         (4, "c", "feature 'f': 'five' is not a number"), (5, "", "2 fields instead of 3")]  # fmt: skip
     assert [(d["row"], d["link"], d["reason"]) for d in links] == [
-        (1, "b - e", "no link: the row of 'b' cannot be used"), (2, "a - ", "no link: an id is blank"),
-        (3, "zz - a", "no link: no node has the id 'zz'"), (4, " - ", "no link: 3 fields instead of 2")]  # fmt: skip
+        (1, "b - e", "no link: the row of a node at its end cannot be used"), (2, "a - ", "no link: an id is blank"),
+        (3, "zz - a", "no link: one end is no node"), (4, " - ", "no link: 3 fields instead of 2")]  # fmt: skip
     assert {d["file"] for d in links} == {str(tmp_path / "edges.csv")}
     assert data.dropped_rows == rows + links and data.num_rows_read == 7 + 5
     assert data.row_counts == {"nodes": {"read": 7, "left_out": 5},
@@ -326,7 +326,7 @@ def test_links_that_touch_no_node_are_left_out_by_row_and_a_table_of_nothing_els
     data = own(tmp_path, unknown_ids="drop", num_clients=1)
     assert [(d["row"], d["link"], d["reason"]) for d in data.dropped_rows if "link" in d] == [
         (1, "1 - 2", "no link: neither end is a node"), (2, "b - 9", "no link: neither end is a node"),
-        (3, "b - c", "no link: the row of 'b' cannot be used")]  # fmt: skip
+        (3, "b - c", "no link: the row of a node at its end cannot be used")]  # fmt: skip
     assert data.num_rows_read == 3 + 4
     for links in ("1,2\n3,4\n", "a;c\nc;a\n", "a,c,5\n"):
         (tmp_path / "edges.csv").write_text("source,target\n" + links)

@@ -127,10 +127,10 @@ def _read_sdf(
     blocks = list(sdf_blocks(path))
     records = [values for part in map_chunks(values_of, blocks, workers, "reading tags") for values in part]
     tags = list(dict.fromkeys(tag for record in records for tag in record))
-    for option, column in needed.items():
-        if column not in tags:
-            raise ValueError(f"`{option}` is {column!r}, but no record of `{path}` has such a tag. The tags are: "
-                             f"{', '.join(map(repr, tags))} (`name` is a record's first line).")
+    missing = [f"`{option}` is {column!r}" for option, column in needed.items() if column not in tags]
+    if missing:
+        raise ValueError(f"{' and '.join(missing)}, but no record of `{path}` has such a tag. The tags are: "
+                         f"{', '.join(map(repr, tags))} (`name` is a record's first line).")
     names = [tag for tag in tags if (optional is None and tag != "name") or tag in (optional or ())]
     columns = {tag: [record.get(tag, "") for record in records] for tag in dict.fromkeys([*needed.values(), *names])}
     return MoleculeFile(path, name, columns, len(blocks), tags, {}, blocks)

@@ -32,7 +32,7 @@ def test_what_is_read_by_hand(spec):
     assert found.features.names == ["f"] and found.features.matrices == []
     assert found.found_links.dangling.tolist() == [1, 0, 0] and found.link_counts["self_loops"] == 1
     assert [row["reason"] for row in found.list_unusable()] == [
-        "no id", "no link: no node has the id 'far'", "no link: neither end is a node"]  # fmt: skip
+        "no id", "no link: one end is no node", "no link: neither end is a node"]  # fmt: skip
     cut = [{"row": 0, "reason": "elsewhere"}]
     assert [row.get("id") for row in found.list_unusable(cut)] == ["a", "", None, None]
     assert found.spread_over_rows(torch.tensor([7, 8, 9]), -1).tolist() == [7, -1, 8, 9]

@@ -14,7 +14,7 @@ def test_links_are_positions_and_all_others_are_counted(tmp_path):
     assert (links.num_unknown, links.num_bad, links.elsewhere) == (2, 1, {(0, "far")})
     assert (links.num_elsewhere, links.num_left_out) == (1, 4)
     assert [(line["row"], line["reason"]) for line in links.left_out] == [
-        (1, "no link: the row of 'gone' cannot be used"), (2, "no link: no node has the id 'far'"),
+        (1, "no link: the row of a node at its end cannot be used"), (2, "no link: one end is no node"),
         (3, "no link: neither end is a node"), (4, "no link: an id is blank")]  # fmt: skip
     assert links.notices[0].startswith(f"`{path}`: not used: 'kind'")
 

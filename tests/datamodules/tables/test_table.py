@@ -156,7 +156,7 @@ def test_a_column_without_a_name_is_nobodys_feature_or_label(tmp_path):
         (tmp_path / "nodes.csv").write_text(f"{first},id,f,label\n0,1,5,a\n1,2,6,b\n")
         graph = GraphCSVDataModule(root=str(tmp_path), num_clients=1)
         graph.setup()
-        assert graph.feature_names == ["f"] and any("have no name" in note for note in graph.notices)
+        assert graph.feature_names == ["f"] and any("has no name" in note for note in graph.notices)
         (tmp_path / "m.csv").write_text(f"{first},smiles,y (2)\n0,C,5\n1,CC,6\n")
         molecules = MoleculeCSVDataModule(files=str(tmp_path / "m.csv"), num_clients=1, cache_dir=None, fractions=(1.0, 0, 0))
         molecules.setup()
