@@ -159,7 +159,7 @@ class FederationSettings:
             "strategy",
             "score_each_on_global",
         }
-        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
+        content = {f.name: describe(getattr(self, f.name)) for f in fields(self) if f.name not in skip}
         return {**content, "threads": self.engine.threads, "strategy": describe(self.strategy)}
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from federations import Central, Linear, assert_same_bits, checkpoint_tensors, clients, federate, last_checkpoint
 
-from fl_lightning import FedPub
+from fl_lightning import FederatedTrainer, FedPub
 from fl_lightning.engine import ClipNorm, UploadTransform, WorkerProcesses
 from fl_lightning.engine.client import ClientHalf, protocol_step, step_of
 from fl_lightning.engine.messages import Payload
@@ -118,3 +118,19 @@ def test_only_declared_steps_can_be_asked_for():
     for name in ("pretrain", "query", "exchange", "_keep"):
         with pytest.raises(ValueError, match="has no protocol step"):
             step_of(FedPub().client_half(), name)
+
+
+def test_a_run_with_transforms_goes_on(tmp_path):
+    settings = {"upload_transforms": [ClipNorm(0.01)], "name": "clipped"}
+    first = federate(tmp_path, Linear, clients((10, 16)), num_rounds=1, **settings)
+    again = FederatedTrainer(
+        trainer={**first.trainer_args, "logger": False, "default_root_dir": str(tmp_path)}, seed=0, num_rounds=2,
+        upload_transforms=[ClipNorm(0.01)], name="clipped",
+    )  # fmt: skip
+    assert again.fit(Linear(), clients((10, 16)), ckpt_path="last")["rounds_run"] == 2
+    other = FederatedTrainer(
+        trainer={**first.trainer_args, "logger": False, "default_root_dir": str(tmp_path)}, seed=0, num_rounds=2,
+        upload_transforms=[ClipNorm(0.02)], name="clipped",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="max_norm"):
+        other.fit(Linear(), clients((10, 16)), ckpt_path="last")
