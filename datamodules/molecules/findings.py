@@ -29,7 +29,7 @@ def table_findings(molecules: MoleculeSet, fragments: str = "all", acyclic: str 
     if len(salts) and (fragments == "all" or not bonds):
         are = either(len(salts), "is a salt or a mixture", "are salts or mixtures")
         message = f"{len(salts)} of {size} molecules {are} of several parts."
-        listed = [molecules.list_row(place) for place in salts]
+        listed = [molecules.list_row(int(place)) for place in salts]
         found.append(finding("multi_fragment", None, len(salts), message, "`data.init_args.fragments: largest` keeps only the "
                              "largest part.", listed) if bonds else
                      remark("multi_fragment", None, len(salts), message, rows=listed))

@@ -58,15 +58,20 @@ class Rehearsal:
         epochs = max((num_rounds or 1) * (self._args.get("max_epochs") or 1), 1)
         self._position = None if num_rounds is None else Position(0, epochs)
 
-    def check(self, clients: Clients) -> None:
+    def check(self, clients: Clients) -> dict[int, dict[str, str]]:
         """All that can be tried on these clients' training data.
+
+        Returns:
+            What :meth:`unlearnt_at_start` has found, which is alike here, to be compared with clients elsewhere.
 
         Raises:
             ValueError: As the single checks.
         """
         self.check_lone_batches(clients)
         self.check_optimizers_and_callbacks(clients)
-        check_alike(self.unlearnt_at_start(clients))
+        found = self.unlearnt_at_start(clients)
+        check_alike(found)
+        return found
 
     # ---- what is not learnt -------------------------------------------------------------------------------------------
 

@@ -27,9 +27,6 @@ class Trainers:
         callbacks: The user's: each run has copies.
         shared: Callbacks that all runs share; they come first.
         clock: Gives a fit its loops.
-
-    Attributes:
-        copies: The copies of the latest run.
     """
 
     short_logging = False
@@ -50,7 +47,6 @@ class Trainers:
         if args.get("max_epochs") is None and args.get("max_steps", -1) == -1 and args.get("max_time") is None:
             self._args["max_epochs"] = 1
         self._callbacks, self._shared, self._clock = list(callbacks), [*shared, clock], clock
-        self.copies: list[Callback] = []
         self._reference: L.Trainer | None = None
 
     @property
@@ -81,8 +77,7 @@ class Trainers:
 
     def _build(self, args: Mapping[str, Any]) -> L.Trainer:
         own = {name: copy.deepcopy(args[name]) for name in BOUND if name in args}
-        self.copies = copy.deepcopy(self._callbacks)
-        return L.Trainer(**{**args, **own, "callbacks": self._shared + self.copies})
+        return L.Trainer(**{**args, **own, "callbacks": self._shared + copy.deepcopy(self._callbacks)})
 
 
 def limits_of(trainer: L.Trainer) -> Limits:

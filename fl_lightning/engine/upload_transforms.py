@@ -21,10 +21,13 @@ from fl_lightning.engine.seeds import stream
 class Upload:
     """Whose update it is.
 
+    What a transform draws from torch's global generator (``torch.randn_like``) comes from a stream of its place in the list,
+    the client and the round. The server knows the run's seed: such noise hides nothing from it.
+
     Args:
         client: Its id.
         round: The round, counted from 0.
-        seed: Of the run. What a transform draws comes from a stream of this client and round.
+        seed: Of the run.
     """
 
     client: int
@@ -82,8 +85,8 @@ def transformed(
     if not transforms or not names:
         return dict(sent)
     update = {name: sent[name] - received[name] for name in names}
-    for transform in transforms:
-        with stream(upload.seed, f"upload {type(transform).__name__}", upload.round, upload.client), torch.no_grad():
+    for place, transform in enumerate(transforms):
+        with stream(upload.seed, f"upload transform {place}", upload.round, upload.client), torch.no_grad():
             changed = transform(update, upload)
         kept = {name: (tensor.dtype, tensor.shape) for name, tensor in changed.items()}
         if kept != {name: (tensor.dtype, tensor.shape) for name, tensor in update.items()}:

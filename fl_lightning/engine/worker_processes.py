@@ -17,7 +17,6 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from pickle import PicklingError
 from typing import Any
 
 import torch
@@ -75,16 +74,8 @@ class WorkerProcesses(Engine):
         # The clients' data follow over the pipe that we can watch: `Process.start` would hang for ever if a process
         # died while it is handed more than the pipe's buffer.
         try:
-            with _tensors_by_value():
-                worker.connection.send((spec.module, spec.half, datamodules, settings, self.threads))
+            _send(worker, (spec.module, spec.half, datamodules, settings, self.threads))
             worker.done()
-        except (AttributeError, TypeError, PicklingError) as error:
-            worker.stop()
-            raise ValueError(
-                "`federation.engine: WorkerProcesses` sends the model and each client's data to its workers, and these "
-                f"cannot be sent: {error}. Define classes and functions at a module's top level (no lambdas), or use "
-                "`fl_lightning.engine.InProcess`."
-            ) from error
         except OSError as error:
             code = worker.exit_code()
             worker.stop()
@@ -182,6 +173,27 @@ class WorkerProcesses(Engine):
         for worker in self._workers:
             worker.stop()
         self._workers = []
+
+
+def _send(worker: _Process, content: Any) -> None:
+    """Hand a new process what it works with.
+
+    Raises:
+        ValueError: If it cannot be sent; the process is then ended.
+        OSError: If the process is gone.
+    """
+    try:
+        with _tensors_by_value():
+            worker.connection.send(content)
+    except OSError:
+        raise
+    except Exception as error:
+        worker.stop()
+        raise ValueError(
+            "`federation.engine: WorkerProcesses` sends the model and each client's data to its workers, and these "
+            f"cannot be sent: {error}. Define classes and functions at a module's top level (no lambdas), or use "
+            "`fl_lightning.engine.InProcess`."
+        ) from error
 
 
 class _Process:

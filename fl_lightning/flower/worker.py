@@ -148,8 +148,7 @@ class SiteWorker:
         private = private_patterns(module, trainer.settings.private, trainer.settings.batch_norm)
         apart = [*private, *trainer.settings.average]
         rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops, clock, apart)
-        rehearsal.check({client: own})
-        self._unlearnt = rehearsal.unlearnt_at_start({client: own}).get(client) or hashes(module, unlearnt(module, apart))
+        self._unlearnt = rehearsal.check({client: own}).get(client) or hashes(module, unlearnt(module, apart))
         settings = LocalSettings(
             run="",
             seed=trainer.seed,

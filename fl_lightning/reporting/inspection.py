@@ -61,8 +61,10 @@ def inspect_data(
             report["forecast"] = forecast(module, datamodule, settings, report.get("bytes", 0))
         except ValueError as error:  # what `fit` would refuse
             remedy = "Correct the config: `fit` would end with this message."
-            refused = {"kind": "configuration", "level": "finding", "client": None, "count": 1, "message": str(error),
-                       "remedy": remedy, "rows": []}  # fmt: skip
+            refused: dict[str, Any] = {
+                "kind": "configuration", "level": "finding", "client": None, "count": 1, "message": str(error),
+                "remedy": remedy, "rows": [],
+            }  # fmt: skip
             report["findings"] = [refused, *report["findings"]]
     columns = client_columns(report)
     if html is not None:

@@ -119,8 +119,7 @@ class OneTrainer(Trainers):
         trainer.accumulate_grad_batches = self._accumulate  # a GradientAccumulationScheduler has changed it
         trainer.limit_val_batches = 0 if training else self._limit_val_batches
         trainer._accelerator_connector.use_distributed_sampler = training and self._distributed_sampler
-        self.copies = copy.deepcopy(self._callbacks)
-        callbacks = self._shared + self.copies + self._own_callbacks
+        callbacks = self._shared + copy.deepcopy(self._callbacks) + self._own_callbacks
         trainer.callbacks = trainer._callback_connector._reorder_callbacks(callbacks)
         if self._scaler is not None:  # the loss scale of float16 starts anew, too
             trainer.precision_plugin.scaler.load_state_dict(self._scaler)

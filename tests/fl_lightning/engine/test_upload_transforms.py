@@ -54,6 +54,8 @@ def test_what_is_drawn_is_of_the_client_and_the_round():
     torch.manual_seed(5)
     state = torch.get_rng_state()
     values = [drawn(), drawn(client=1), drawn(round=1), drawn(seed=1)]
+    noise = transformed([Noise(), Noise()], {"w": torch.zeros(1)}, {"w": torch.zeros(1)}, WHO)["w"].item()
+    assert noise != pytest.approx(2 * values[0])  # the second of the same class draws something else
     assert drawn() == values[0] and len(set(values)) == 4 and torch.equal(torch.get_rng_state(), state)
 
 

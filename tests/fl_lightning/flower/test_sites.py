@@ -362,18 +362,24 @@ def test_sites_with_other_label_means_share_one_scale(tmp_path, monkeypatch):
     assert clients[0].schema["label_std"] == pytest.approx([float(labels.std(unbiased=False))])
 
 
-def test_a_scaler_that_differs_between_sites_is_refused_by_name(tmp_path, monkeypatch):
-    def write(folder, client):
-        rows = "".join(f"n{k},{k % 7 + client},{(k * 3) % 5},{'xy'[k % 2]}\n" for k in range(30))
-        (folder / "nodes.csv").write_text("id,a,b,label\n" + rows)
-        (folder / "edges.csv").write_text("source,target\n" + "".join(f"n{k},n{k + 1}\n" for k in range(29)))
-        return {"root": str(folder)}
+def write_graph(folder, labels, shift=0):
+    """A chain of 30 nodes with two features; ``labels`` go by turns."""
+    rows = "".join(f"n{k},{k % 7 + shift},{(k * 3) % 5},{labels[k % 2]}\n" for k in range(30))
+    (folder / "nodes.csv").write_text("id,a,b,label\n" + rows)
+    (folder / "edges.csv").write_text("source,target\n" + "".join(f"n{k},n{k + 1}\n" for k in range(29)))
+    return {"root": str(folder)}
 
-    data = {"class_path": "datamodules.GraphCSVDataModule", "init_args": {
-        "root": "x", "num_clients": 1, "partition": "random", "features": ["a", "b"], "sparse_features": False,
-    }}  # fmt: skip
+
+def graph_sites(tmp_path, model, write):
+    """Sites with a graph of such tables each."""
+    options = {"root": "x", "num_clients": 1, "partition": "random", "features": ["a", "b"], "sparse_features": False}
+    data = {"class_path": "datamodules.GraphCSVDataModule", "init_args": options}
     encoder = {"class_path": "lit_models.GraphSAGE", "init_args": {"hidden_channels": 8}}
-    here = own_sites(tmp_path, write, data, {"class_path": "flower_sites.ScaledNodes", "init_args": {"encoder": encoder}})
+    return own_sites(tmp_path, write, data, {"class_path": model, "init_args": {"encoder": encoder}})
+
+
+def test_a_scaler_that_differs_between_sites_is_refused_by_name(tmp_path, monkeypatch):
+    here = graph_sites(tmp_path, "flower_sites.ScaledNodes", lambda folder, client: write_graph(folder, "xy", client))
     with pytest.raises(ValueError, match=r"`center` is a buffer or .* in 3 versions \(site `site-0`, "):
         here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites")
     assert ("step", 0) not in here.asked
@@ -381,19 +387,7 @@ def test_a_scaler_that_differs_between_sites_is_refused_by_name(tmp_path, monkey
 
 def test_sites_whose_classes_are_as_many_but_others_merge_them_by_name(tmp_path, monkeypatch):
     names = (("blue", "red"), ("red", "white"), ("blue", "white"))
-
-    def write(folder, client):
-        rows = "".join(f"n{k},{k % 7},{(k * 3) % 5},{names[client][k % 2]}\n" for k in range(30))
-        (folder / "nodes.csv").write_text("id,a,b,label\n" + rows)
-        (folder / "edges.csv").write_text("source,target\n" + "".join(f"n{k},n{k + 1}\n" for k in range(29)))
-        return {"root": str(folder)}
-
-    data = {"class_path": "datamodules.GraphCSVDataModule", "init_args": {
-        "root": "x", "num_clients": 1, "partition": "random", "features": ["a", "b"],
-    }}  # fmt: skip
-    encoder = {"class_path": "lit_models.GraphSAGE", "init_args": {"hidden_channels": 8}}
-    model = {"class_path": "lit_models.LitNodeClassifier", "init_args": {"encoder": encoder}}
-    here = own_sites(tmp_path, write, data, model)
+    here = graph_sites(tmp_path, "lit_models.LitNodeClassifier", lambda folder, client: write_graph(folder, names[client]))
     run = here.fit(monkeypatch, "--data", "fl_lightning.flower.AtSites")
     assert results(run)["failures"] == []
     simulated, clients = in_one_process(tmp_path, here)

@@ -199,18 +199,6 @@ def test_nothing_is_measured_unless_a_profiler_is_given():
     assert reused_trainer(profiler=own).profiler is own
 
 
-def test_our_modules_log_the_short_way():
-    class Logging(Linear):
-        def log_values(self, values):
-            raise AssertionError("the long way")
-
-        def training_step(self, batch, batch_idx):
-            self.log_values({"train/x": torch.tensor(2.0)})
-            return super().training_step(batch, batch_idx)
-
-    assert LocalTrainer(Logging(), CPU).fit(Table(8, seed=1))["train/x"] == 2.0
-
-
 def test_a_module_that_lightning_cannot_train_is_refused_in_the_first_run():
     class NoStep(L.LightningModule):
         def configure_optimizers(self):
