@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lit_models.base import LitGraphModule, SampleLosses
+from lit_models.objectives import ERM
 
 NAN = float("nan")
 
@@ -91,6 +92,18 @@ class Levels(LitGraphModule):
 
     def losses(self, outputs, batch, stage="train"):
         return SampleLosses(outputs, batch.y.isfinite(), batch.sample_id)
+
+
+class Recording(ERM):
+    """Writes down when a fit begins and ends."""
+
+    calls: tuple[str, ...] = ()
+
+    def on_train_start(self, module):
+        self.calls = (*self.calls, "start")
+
+    def on_train_end(self, module):
+        self.calls = (*self.calls, "end")
 
 
 class KnownDelta:

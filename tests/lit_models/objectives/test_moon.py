@@ -7,6 +7,7 @@ import pytest
 import torch
 from objective_samples import (
     Linear,
+    Recording,
     Rows,
     assert_same,
     in_first_step,
@@ -257,15 +258,6 @@ def test_the_gradient_of_a_zero_row_is_the_others_direction():
 
 
 def test_hooks_reach_the_base_and_a_fit_ends_the_warm_up():
-    class Recording(ERM):
-        calls = ()
-
-        def on_train_start(self, module):
-            self.calls = (*self.calls, "start")
-
-        def on_train_end(self, module):
-            self.calls = (*self.calls, "end")
-
     module = Linear(MOON(base=Recording()))
     module.on_round_start(0, 3)
     make_trainer(max_epochs=1).fit(module, ROWS)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from objective_samples import Linear, Rows, loss_and_gradient, make_trainer, rows_data, trained
+from objective_samples import Linear, Recording, Rows, loss_and_gradient, make_trainer, rows_data, trained
 
 from lit_models.molecule_predictor import bernoulli_kl, soft_bce
 from lit_models.objectives import ERM, FedVAT, FLITPlus, vat
@@ -367,15 +367,6 @@ def test_without_a_term_a_batch_is_passed_once(lam, round, passes):
 
 
 def test_a_fit_begins_its_stream_anew_and_tells_the_base():
-    class Recording(ERM):
-        calls = ()
-
-        def on_train_start(self, module):
-            self.calls = (*self.calls, "start")
-
-        def on_train_end(self, module):
-            self.calls = (*self.calls, "end")
-
     objective = FedVAT(base=Recording())
     torch.manual_seed(1)
     objective.on_train_start(None)
