@@ -12,7 +12,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fl_lightning.engine.buffers import normalisation_entries
+from fl_lightning.engine.buffers import normalisation_entries, unlearnt
 from fl_lightning.engine.client import LocalSettings
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.ledger import Ledger
@@ -42,6 +42,7 @@ class Assembly:
         datamodules: The clients'.
         sizes: Training samples of each client.
         entries: The module's entries, shared and private.
+        still: Shared buffers and frozen parameters with which all begin alike.
         private: Patterns of the private ones.
         shared: What a client elsewhere must have the same.
         left_out: The rows of the data that cannot be used.
@@ -55,6 +56,7 @@ class Assembly:
     datamodules: Sequence[L.LightningDataModule]
     sizes: Sequence[int]
     entries: Entries
+    still: tuple[str, ...]
     private: tuple[str, ...]
     shared: Mapping[str, Any]
     left_out: LeftOut
@@ -180,7 +182,10 @@ def assemble(
     sizes = sizes_of(datamodules)
     if not any(sizes):
         raise ValueError("No client has a training sample; check the split of the data (`data.init_args`).")
-    return Assembly(module, datamodule, server_data, datamodules, sizes, entries, private, shared, left_out, schema, statistics)
+    still = tuple(name for name in unlearnt(module, [*private, *settings.average]) if name in entries.shared)
+    return Assembly(
+        module, datamodule, server_data, datamodules, sizes, entries, still, private, shared, left_out, schema, statistics
+    )
 
 
 def build_layers(module: L.LightningModule, schema: Mapping[str, Any] | None, seed: int) -> None:

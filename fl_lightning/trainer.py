@@ -22,6 +22,7 @@ from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.predict_methods import check_predicts
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.sampling import number_of_participants, participants
+from fl_lightning.engine.still import Start
 from fl_lightning.engine.trainer_args import check_trainer_args
 from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.evaluation import Evaluation
@@ -209,8 +210,9 @@ class _Run:
         # A copy: the server's module takes the global weights, and a client may be set up anew in any round.
         self.engine.start(ClientSpec(copy.deepcopy(module), strategy.client_half(), self.all.datamodules, told))
         self.federation = Federation(
-            self.engine, told.run, self.all.clients, min_clients=settings.min_clients, timeout=settings.client_timeout
-        )
+            self.engine, told.run, self.all.clients, min_clients=settings.min_clients, timeout=settings.client_timeout,
+            start=Start(entries.get(self.engine.begun_alike(self.all.module, self.all.still))),
+        )  # fmt: skip
         self.evaluation = Evaluation(strategy, self.federation, local, entries, self.all.server_data, self.monitor, seed)
         files.open(trainer, self.all, writes=write)
         self.folder = files.folder

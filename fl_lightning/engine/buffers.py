@@ -54,10 +54,11 @@ def can_differ(module: L.LightningModule) -> bool:
 def hashes(module: nn.Module, names: Sequence[str]) -> dict[str, str]:
     """SHA-256 of each entry's type, shape and bytes."""
     state = module.state_dict()
-    return {name: _sha256(state[name]) for name in names}
+    return {name: sha256(state[name]) for name in names}
 
 
-def _sha256(tensor: Tensor) -> str:
+def sha256(tensor: Tensor) -> str:
+    """SHA-256 of type, shape and bytes."""
     array = tensor.detach().to("cpu").contiguous()
     sha = hashlib.sha256(f"{array.dtype} {tuple(array.shape)} ".encode())
     sha.update(array.flatten().view(torch.uint8).numpy().tobytes())

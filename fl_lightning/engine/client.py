@@ -16,6 +16,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from fl_lightning.engine.buffers import unlearnt
 from fl_lightning.engine.clock import Clock, Position, Validation
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.faults import fault
@@ -23,6 +24,7 @@ from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Message, Payload, check_payload, non_finite
 from fl_lightning.engine.predict_methods import LOADER
 from fl_lightning.engine.seeds import stream
+from fl_lightning.engine.still import AS_AT_START, Start
 from fl_lightning.engine.store import ClientStore
 from fl_lightning.engine.upload_transforms import Upload, UploadTransform, transformed
 
@@ -204,6 +206,11 @@ class Client:
         """The shared entries of the live module."""
         return self._worker.entries.get(self.shared_names)
 
+    def changed(self, received: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What was received, without the buffers and frozen parameters that are sent back as they came: no update."""
+        still = {n for n in self._worker.unlearnt if n in received and n in sent and torch.equal(received[n], sent[n])}
+        return {name: tensor for name, tensor in received.items() if name not in still}
+
     def upload(self) -> dict[str, Tensor]:
         """The shared entries that an average is defined for (integers stay as the server has them)."""
         return {n: t for n, t in self.shared_entries().items() if t.is_floating_point() or t.is_complex()}
@@ -257,7 +264,8 @@ class ClientHalf:
         if self.personal:
             client.remember()
         upload = Upload(client.id, client.round, client.settings.seed)
-        tensors = transformed(client.settings.upload_transforms, self.reply_tensors(client), request.tensors, upload)
+        sent = self.reply_tensors(client)
+        tensors = transformed(client.settings.upload_transforms, sent, client.changed(request.tensors, sent), upload)
         values: dict[str, Any] = {"num_samples": num_samples, "metrics": _json(metrics)}
         optional = {
             "pictures": client.module.pictures() if hasattr(client.module, "pictures") else {},
@@ -321,6 +329,7 @@ class Worker:
         self.entries = Entries(module, settings.private)
         module.private_entries = tuple(settings.private)  # type: ignore[assignment]  # `federation.private`, too (FedProx asks)
         self.initial = self.entries.get(self.entries.shared + self.entries.private)
+        self.start, self.unlearnt = Start(self.initial), unlearnt(module)
         self.local = LocalTrainer(module, settings.trainer_args, settings.seed, self.datamodules, settings.fast_loops)
         self.memos: dict[tuple[int, str], tuple[Hashable, Any]] = {}
         self.stores = {client: ClientStore() for client in self.datamodules}
@@ -331,7 +340,8 @@ class Worker:
         store = self.stores[request.client].draft()
         try:
             step = step_of(self.half, request.kind)
-            payload = step(Client(self, request.client, request.round, store), request.payload)
+            received = self.start.put_back(request.payload)
+            payload = step(Client(self, request.client, request.round, store), received)
             check_payload(payload)
             for part, tensors in (("reply", payload.tensors), ("private state", store.tensors)):
                 bad = non_finite(tensors)
@@ -342,7 +352,7 @@ class Worker:
             return replace(reply, error=fault(error))
         if not store.same_as(self.stores[request.client]):  # else its file of the last checkpoint still holds
             self.stores[request.client] = store
-        return replace(reply, payload=payload)
+        return replace(reply, payload=self.start.leave_out(payload, request.payload.values.get(AS_AT_START, ())))
 
 
 def named_outputs(batch: Any) -> dict[str, Tensor]:

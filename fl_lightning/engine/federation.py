@@ -9,6 +9,7 @@ from typing import Any
 from fl_lightning.engine.ledger import Ledger
 from fl_lightning.engine.messages import Message, NoReply, Payload, non_finite
 from fl_lightning.engine.replies import Expected, odd_ones_out
+from fl_lightning.engine.still import Start
 from fl_lightning.engine.transport import Engine
 from fl_lightning.errors import FederationError
 
@@ -26,6 +27,7 @@ class Federation:
         timeout: Seconds for a step, or ``None``.
         validation: Round and value of each metric of the server's validation that clients' schedulers watch (a fit's reply
             says which); every later fit is told.
+        start: Buffers and frozen parameters with which server and clients begin: they are sent only once they have changed.
 
     Attributes:
         failures: ``{"round", "client", "kind", "reason"}`` of every client that was left out of a step.
@@ -38,6 +40,7 @@ class Federation:
     min_clients: int = 1
     timeout: float | None = None
     validation: dict[str, list[tuple[int, float | None]]] = field(default_factory=dict)
+    start: Start = field(default_factory=lambda: Start({}))
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     def call(
@@ -65,17 +68,18 @@ class Federation:
         """
         if kind == "fit":
             requests = self._with_validation(requests)
-        messages = [Message(kind, self.run, round, client, requests[client]) for client in sorted(requests)]
+        sent = {client: self.start.leave_out(requests[client]) for client in sorted(requests)}
+        messages = [Message(kind, self.run, round, client, payload) for client, payload in sent.items()]
         for message in messages:
             self.ledger.record("down", message)
         replies: dict[int, Payload] = {}
         reasons: dict[int, str] = {}
         for reply in self.engine.exchange(messages, self.timeout):
-            wrong = reply.error or self._fault(reply.payload, expected, reply.client)
+            payload, wrong = self._checked(reply, expected)
             if wrong is not None:
                 reasons[reply.client] = wrong
             else:
-                replies[reply.client] = reply.payload
+                replies[reply.client] = payload
             if not isinstance(reply, NoReply):
                 self.ledger.record("up", reply)
         if isinstance(expected, Expected) and expected.alike is not None:
@@ -108,6 +112,16 @@ class Federation:
         for client in sorted(replies):
             for name in replies[client].values.get("watches", ()):
                 self.validation.setdefault(name, [])
+
+    def _checked(self, reply: Message, expected: Expected | Mapping[int, Expected] | None) -> tuple[Payload, str | None]:
+        """A reply's content, with the entries that it only names; and what is wrong with it, if anything."""
+        if reply.error:
+            return reply.payload, reply.error
+        try:
+            payload = self.start.put_back(reply.payload)
+        except ValueError as error:
+            return reply.payload, str(error)
+        return payload, self._fault(payload, expected, reply.client)
 
     @staticmethod
     def _fault(payload: Payload, expected: Expected | Mapping[int, Expected] | None, client: int) -> str | None:

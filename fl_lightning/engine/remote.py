@@ -17,6 +17,7 @@ CONTACT = Expected(
         "fingerprint": lambda value: None,
         "initial": lambda value: None if isinstance(value, str) else "a SHA-256 as text",
         "statistics": fault,
+        "start": lambda value: None if _are_hashes(value) else "hashes by name",
         "unlearnt": lambda value: None if _are_hashes(value) else "hashes by name",
     }
 )

@@ -55,6 +55,11 @@ class Engine(ABC):
     def start(self, spec: ClientSpec) -> None:
         """Set the clients up."""
 
+    def begun_alike(self, module: L.LightningModule, names: Sequence[str]) -> list[str]:
+        """Those of these buffers and frozen parameters that all clients and the server's module begin with in the same bits;
+        after :meth:`start`."""
+        return list(names)
+
     @abstractmethod
     def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
         """Deliver requests and yield one reply for each, in any order; a client that fails yields a reply with an error.

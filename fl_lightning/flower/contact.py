@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fl_lightning.engine.buffers import hashes
 from fl_lightning.engine.checkpoint import difference
 
 # A site's own: which device it has, and where its files are.
@@ -60,3 +61,17 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
     return digest.hexdigest()
+
+
+def begun_alike(module: nn.Module, names: Sequence[str], told: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which of these entries all sites begin with as the server does, so that they need not be sent.
+
+    Args:
+        module: The server's, with the initial weights.
+        names: Buffers and frozen parameters.
+        told: What the sites told at first contact.
+    """
+    initial, own = tensors_sha256(module.state_dict()), hashes(module, names)
+    if all(site["initial"] == initial for site in told):
+        return list(names)
+    return [name for name in names if all(site["start"].get(name) == own[name] for site in told)]

@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +27,10 @@ from fl_lightning.engine.checkpoint import existing
 from fl_lightning.engine.messages import Message, NoReply, Payload
 from fl_lightning.engine.remote import CONTACT, SiteData
 from fl_lightning.engine.transport import ClientSpec, Engine
-from fl_lightning.flower.contact import agreed, tensors_sha256, versions
+from fl_lightning.flower.contact import agreed, begun_alike, tensors_sha256, versions
 from fl_lightning.flower.extra import require_flower
 from fl_lightning.flower.processes import frames
-from fl_lightning.flower.processes.children import QUIET, flower
+from fl_lightning.flower.processes.children import QUIET, ask_flwr
 from fl_lightning.flower.server_config import ServerConfig
 from fl_lightning.schema import agreed_schema
 
@@ -136,11 +135,9 @@ class Flower(Engine):
 
     def _ask_all(self, group: str) -> list[dict[str, Any]]:
         asked = {c: (self._header(c), b"") for c in range(len(self._sites))}
-        if self._relay is None:
-            raise OSError("`federation.engine: Flower` is closed: its ServerApp has ended. Start the run anew.")
         told: dict[int, dict[str, Any]] = {}
         problems = []
-        for client, error, frame in self._relay.ask("hello", asked, self.contact_timeout, group):
+        for client, error, frame in self._open_relay().ask("hello", asked, self.contact_timeout, group):
             header = {}
             try:
                 header = {} if frame is None else frames.unpack(frame)[0]
@@ -155,6 +152,11 @@ class Flower(Engine):
             lines = "\n".join(f"  {self._sites[client]}: {error}" for client, error in sorted(problems))
             raise ValueError(f"{len(problems)} of {len(self._sites)} sites cannot take part:\n{lines}")
         return [told[client] for client in sorted(told)]
+
+    def _open_relay(self) -> _Relay:
+        if self._relay is None:
+            raise OSError("`federation.engine: Flower` is closed: its ServerApp has ended. Start the run anew.")
+        return self._relay
 
     def _header(self, client: int) -> dict[str, Any]:
         """Sent with every request: with it, a worker that was just started can set itself up."""
@@ -190,14 +192,16 @@ class Flower(Engine):
                 log.warning("Site `%s` (client %d) draws other initial weights than the server: what stays private there "
                             "starts from its own, so bits may differ from a run in one process.", name, client)  # fmt: skip
 
+    def begun_alike(self, module: L.LightningModule, names: Sequence[str]) -> list[str]:
+        return begun_alike(module, names, self._told or [])
+
     # ---- requests -------------------------------------------------------------------------------------------------
 
     def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
-        if self._relay is None:
-            raise OSError("`federation.engine: Flower` is closed: its ServerApp has ended. Start the run anew.")
+        relay = self._open_relay()
         self._step += 1
         by_client = {request.client: request for request in requests}
-        nodes = self._relay.nodes()
+        nodes = relay.nodes()
         asked = {}
         for client, request in by_client.items():
             if self._sites[client] not in nodes:
@@ -210,7 +214,7 @@ class Flower(Engine):
             }  # fmt: skip
             asked[client] = (header, request.encode())
         group = f"{requests[0].kind} {requests[0].round}" if requests else ""
-        for client, error, frame in self._relay.ask("step", asked, timeout, group):
+        for client, error, frame in relay.ask("step", asked, timeout, group):
             if frame is None:
                 yield _failed(by_client[client], f"site `{self._sites[client]}`: {error}")
                 continue
@@ -292,7 +296,7 @@ class _Relay:
             listener.listen(1)
             listener.settimeout(15)
             for _ in range(ATTEMPTS):  # on a machine that is too busy Flower gives a slow start up
-                run = _flwr(["run", str(app), "federation", "--run-config", f'socket="{path}"'], environment)
+                run = ask_flwr(["run", str(app), "federation", "--run-config", f'socket="{path}"'], environment)
                 if not run.get("success"):
                     raise ValueError(
                         f"The server at {server.control} takes no run. Is `fl-lightning server --config {server.path}` "
@@ -303,7 +307,7 @@ class _Relay:
                     try:
                         connection = listener.accept()[0]
                     except TimeoutError:
-                        listed = _flwr(["list", "federation", "--run-id", str(run["run-id"])], environment)
+                        listed = ask_flwr(["list", "federation", "--run-id", str(run["run-id"])], environment)
                         status = next((r["status"] for r in listed.get("runs", [])), "")
                         continue
                     connection.settimeout(None)
@@ -367,16 +371,6 @@ class _Relay:
             pass
         self.connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _flwr(arguments: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
-    """What a command of Flower's says in JSON."""
-    command = [flower("flwr"), *arguments, "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(environment))
-    try:
-        return json.loads(done.stdout)
-    except ValueError:
-        return {"success": False, "error-message": f"{done.stdout}{done.stderr}".strip()}
 
 
 def _reply_in(frame: bytes) -> tuple[Message, int | None]:

@@ -148,7 +148,8 @@ class SiteWorker:
         private = private_patterns(module, trainer.settings.private, trainer.settings.batch_norm)
         apart = [*private, *trainer.settings.average]
         rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops, clock, apart)
-        self._unlearnt = rehearsal.check({client: own}).get(client) or hashes(module, unlearnt(module, apart))
+        self._start = hashes(module, unlearnt(module, apart))
+        self._unlearnt = rehearsal.check({client: own}).get(client) or self._start
         settings = LocalSettings(
             run="",
             seed=trainer.seed,
@@ -171,6 +172,7 @@ class SiteWorker:
             "fingerprint": own.fingerprint() if hasattr(own, "fingerprint") else None,
             "initial": self._initial,
             "statistics": self._told_statistics,
+            "start": self._start,
             "unlearnt": self._unlearnt,
         }
         if header["statistics"]:

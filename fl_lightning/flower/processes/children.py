@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PR_SET_PDEATHSIG = 1
@@ -116,6 +118,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def ask_flwr(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+    """What a command of Flower's says in JSON."""
+    command = [flower("flwr"), *arguments, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(environment))
+    try:
+        told: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        return {"success": False, "error-message": f"{done.stdout}{done.stderr}".strip()}
+    return told
 
 
 def listens(host: str, port: int) -> bool:

@@ -189,7 +189,7 @@ def test_clients_alone_send_no_tensors():
 @pytest.mark.parametrize("wrong", [{"num_train_samples": "5"}, {"num_train_samples": -5}, {"schema": [1]}, {"initial": 3}])
 def test_the_first_contact_is_checked_by_name(wrong):
     told = {"num_train_samples": 5, "schema": {"num_tasks": 2}, "fingerprint": [1], "initial": "ab", "versions": {}}
-    told |= {"statistics": {}, "unlearnt": {}}
+    told |= {"start": {}, "statistics": {}, "unlearnt": {}}
     ((name, _),) = wrong.items()
     assert CONTACT.fault(Payload(values=told)) is None
     assert CONTACT.fault(Payload(values={**told, **wrong})).startswith(f"`{name}` of its reply must be ")

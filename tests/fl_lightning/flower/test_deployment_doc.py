@@ -53,7 +53,7 @@ def test_three_sites_from_nothing_to_a_trained_model(tmp_path, monkeypatch):
         assert results["test"]["global"] is None, "the server has no data to score on"
         lines = [json.loads(line) for line in Path("oslo/state/ledger.jsonl").read_text().splitlines()]
         told = next(line for line in lines if line["kind"] == "contact")
-        assert told["values"] == ["fingerprint", "initial", "num_train_samples", "schema", "statistics", "unlearnt"]
+        assert told["values"] == ["fingerprint", "initial", "num_train_samples", "schema", "start", "statistics", "unlearnt"]
         at_server = [json.loads(line) for line in Path("runs/experiment/version_0/ledger.jsonl").read_text().splitlines()]
         own = [line for line in lines if line["kind"] not in ("contact", "statistics")]
         assert own == [line for line in at_server if line["client"] == 2], "both ends say the same of what crossed"
