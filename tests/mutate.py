@@ -54,7 +54,7 @@ ELSEWHERE = {
     ],
     "fl_lightning/engine/trainer_args.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/remote.py": ["tests/fl_lightning/test_schema.py", "tests/fl_lightning/engine/test_replies.py"],
-    "fl_lightning/engine/transport.py": ["tests/fl_lightning/test_same_bits.py"],
+    "fl_lightning/engine/transport.py": ["tests/fl_lightning/engine/test_transport.py", "tests/fl_lightning/test_same_bits.py"],
     "fl_lightning/engine/worker_processes.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
     "fl_lightning/strategies/fedsage_client.py": ["tests/fl_lightning/strategies/test_fedsage_plus.py"],
     "fl_lightning/strategies/local_only.py": ["tests/fl_lightning/test_oracles.py"],

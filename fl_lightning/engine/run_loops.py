@@ -20,7 +20,7 @@ def loops_of_a_run(fit_loop: Any, epoch_loop: Any) -> tuple[Any, Any]:
         """Shows the run's limits, and ends at the round's."""
 
         in_run = True
-        run_steps = -1
+        run_steps: int
         stop_epoch: int | None = None
         first_epoch = 0
 

@@ -68,5 +68,5 @@ class Start:
 def _same(one: Tensor, other: Tensor) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    one, other = (tensor.detach().to("cpu").contiguous().flatten().view(torch.uint8) for tensor in (one, other))
+    one, other = (tensor.to("cpu").contiguous().flatten().view(torch.uint8) for tensor in (one, other))
     return torch.equal(one, other)

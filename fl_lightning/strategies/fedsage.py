@@ -179,16 +179,15 @@ class FedSagePlus(FedAvg):
                 c: r for c, r in replies.items() if r.tensors and int(r.tensors["counts"].sum()) >= self.min_batch
             }
         gradients: dict[int, dict[str, Tensor]] = {}
-        if queries:
-            requests = {j: self._questions(j, queries) for j in federation.clients}
-            requests = {j: p for j, p in requests.items() if p.tensors}
-            layouts = {j: Expected(layout=_gradients(j, queries)) for j in requests}
-            answers = federation.call("peer_gradient", requests, step, required=False, expected=layouts)
-            for reply in answers.values():  # in client order: float sums are the same on every engine
-                for name, tensor in reply.tensors.items():
-                    asker, key = name.split("/", 1)
-                    total = gradients.setdefault(int(asker), {})
-                    total[key] = total[key] + tensor if key in total else tensor
+        requests = {j: self._questions(j, queries) for j in federation.clients}
+        requests = {j: p for j, p in requests.items() if p.tensors}
+        layouts = {j: Expected(layout=_gradients(j, queries)) for j in requests}
+        answers = federation.call("peer_gradient", requests, step, required=False, expected=layouts)
+        for reply in answers.values():  # in client order: float sums are the same on every engine
+            for name, tensor in reply.tensors.items():
+                asker, key = name.split("/", 1)
+                total = gradients.setdefault(int(asker), {})
+                total[key] = total[key] + tensor if key in total else tensor
         sums = {c: Payload(gradients.get(c, {})) for c in federation.clients}
         return self._scalars(federation.call("exchange", sums, step, expected=figures_reply()))
 

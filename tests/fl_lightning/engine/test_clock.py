@@ -4,13 +4,14 @@ import itertools
 
 import pytest
 import torch
-from federations import Linear, assert_same_bits, checkpoint_tensors, clients, federate, last_checkpoint, without_times
+from federations import CPU, Linear, assert_same_bits, checkpoint_tensors, clients, federate, last_checkpoint, without_times
 from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
 from schedules import KINDS, InOrder, Scheduled, Streamed, TwoPlayers, noam, stock
 from torch.optim import lr_scheduler as schedules
 
 from fl_lightning import FederatedTrainer
 from fl_lightning.engine import WorkerProcesses
+from fl_lightning.engine.local import LocalTrainer
 
 ROUNDS, EPOCHS, BATCHES = 3, 2, 3
 
@@ -288,3 +289,27 @@ def test_a_module_that_reads_no_counter_has_the_bits_of_either_clock(tmp_path):
     assert_same_bits(one, other)
 
 
+
+
+class StopsItself(Scheduled):
+    """Says in the first epoch of each fit that it is enough."""
+
+    epochs: list = []
+
+    def on_train_epoch_end(self):
+        self.epochs.append(self.current_epoch)
+        self.trainer.should_stop = True
+
+
+@pytest.mark.parametrize("fast_loops", [True, False])
+def test_a_fit_that_is_stopped_ends_before_the_rounds_limit(tmp_path, fast_loops):
+    StopsItself.epochs.clear()
+    settings = {"trainer": {"max_epochs": 3}, "num_rounds": 2, "fast_loops": fast_loops}
+    federate(tmp_path, lambda: StopsItself("StepLR"), [InOrder(2)], **settings)
+    assert [epoch for _, epoch, *_ in trace_of()] == [0, 3] == StopsItself.epochs  # one in each round, of three
+
+
+def test_without_a_position_nothing_is_kept_or_watched():
+    local = LocalTrainer(Scheduled("ReduceLROnPlateau"), CPU, seed=0)
+    local.fit(InOrder(2), position=None)
+    assert local.clock.kept is None and local.clock.callbacks == {} and local.clock.watches == []

@@ -111,6 +111,8 @@ MALFORMED = {
     "untrained of no row": values(untrained_rows={"w": [2]}),
     "untrained twice": values(untrained_rows={"w": [1, 1]}),
     "untrained of a scalar": values(untrained_rows={"count": [0]}),
+    "watched are numbers": values(watches=["loss", 1]),
+    "watched is text": values(watches="val_loss"),
     "values are a list": lambda reply: Payload(reply.tensors, [1]),
     "another shape": tensors(w=torch.zeros(3, 2)),
     "another type": tensors(w=torch.zeros(2, 3, dtype=torch.float64)),

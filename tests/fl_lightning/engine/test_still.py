@@ -38,6 +38,7 @@ def test_another_value_type_or_shape_is_sent(other):
 def test_bits_count_not_values():
     start = Start({"x": torch.tensor([0.0])})
     assert AS_AT_START not in start.leave_out(Payload({"x": torch.tensor([-0.0])})).values
+    assert AS_AT_START not in start.leave_out(Payload({"x": torch.tensor([0], dtype=torch.int32)})).values
     odd = Start({"x": torch.tensor([float("nan")])})
     assert AS_AT_START in odd.leave_out(Payload({"x": torch.tensor([float("nan")])})).values
 
@@ -101,7 +102,8 @@ def test_a_layer_that_is_thawed_travels_from_then_on(tmp_path):
 @pytest.mark.parametrize("engine", [lambda: InProcess(rebuild_clients=True), lambda: WorkerProcesses(num_workers=2)])
 def test_no_bit_differs_by_it_in_any_engine_or_after_resuming(tmp_path, engine, monkeypatch):
     def run(folder, **options):
-        return federate(tmp_path / folder, lambda: Backbone(thaw_at=2), clients((10, 16)), **{"num_rounds": 4, **options}).run_dir
+        settings = {"num_rounds": 4, **options}
+        return federate(tmp_path / folder, lambda: Backbone(thaw_at=2), clients((10, 16)), **settings).run_dir
 
     named = run("named", engine=engine())
     monkeypatch.setattr(Start, "leave_out", lambda self, payload, names=None: payload)

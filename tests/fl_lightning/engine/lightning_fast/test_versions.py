@@ -51,6 +51,13 @@ def test_the_minor_version_decides(monkeypatch, version, proven):
     assert versions.is_proven() is proven
 
 
+def test_a_proven_lightning_is_not_worth_a_word(monkeypatch, caplog):
+    versions._tell.cache_clear()
+    monkeypatch.setattr(L, "__version__", f"{versions.PROVEN[0]}.3")
+    versions.tell_if_unproven()
+    assert told(caplog) == []
+
+
 @needs_a_proven_lightning
 def test_who_reuses_a_trainer():
     assert type(trainers({}, [], [], Clock())) is not Trainers
