@@ -29,18 +29,18 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = ("fl_lightning/strategies", "fl_lightning/engine", "lit_models/objectives", "lit_models/neighgen")
-LAST = "tests/fl_lightning/test_recorded_bits.py"
+LAST = "tests/whole/test_recorded_bits.py"
 LIBRARIES = (
     "torch", "lightning", "lightning.pytorch.cli", "torch_geometric.nn", "torch_geometric.loader", "torchmetrics", "pandas",
     "scipy.sparse", "networkx", "rdkit.Chem", "safetensors.torch", "matplotlib.pyplot", "hypothesis", "torch.utils.tensorboard",
 )  # fmt: skip
 # Sources whose tests have another name than ``test_<source>*.py`` beside them.
 ELSEWHERE = {
-    "fl_lightning/engine/client.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
+    "fl_lightning/engine/client.py": ["tests/whole/test_same_bits.py", "tests/whole/test_failures.py"],
     "fl_lightning/engine/run_loops.py": ["tests/fl_lightning/engine/test_clock.py"],
     "fl_lightning/engine/scheduler_state.py": ["tests/fl_lightning/engine/test_clock.py"],
     "fl_lightning/engine/diagnostics.py": ["tests/fl_lightning/reporting/test_pictures.py"],
-    "fl_lightning/engine/checkpoint.py": ["tests/fl_lightning/test_resume.py"],
+    "fl_lightning/engine/checkpoint.py": ["tests/whole/test_resume.py"],
     "fl_lightning/engine/local.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/lightning_fast/reused_trainer.py": [
         "tests/fl_lightning/engine/test_trainers.py", "tests/fl_lightning/engine/test_local_trainer.py",
@@ -54,14 +54,14 @@ ELSEWHERE = {
     ],
     "fl_lightning/engine/trainer_args.py": ["tests/fl_lightning/engine/test_local_trainer.py"],
     "fl_lightning/engine/remote.py": ["tests/fl_lightning/test_schema.py", "tests/fl_lightning/engine/test_replies.py"],
-    "fl_lightning/engine/transport.py": ["tests/fl_lightning/engine/test_transport.py", "tests/fl_lightning/test_same_bits.py"],
-    "fl_lightning/engine/worker_processes.py": ["tests/fl_lightning/test_same_bits.py", "tests/fl_lightning/test_failures.py"],
+    "fl_lightning/engine/transport.py": ["tests/fl_lightning/engine/test_transport.py", "tests/whole/test_same_bits.py"],
+    "fl_lightning/engine/worker_processes.py": ["tests/whole/test_same_bits.py", "tests/whole/test_failures.py"],
     "fl_lightning/strategies/fedsage_client.py": ["tests/fl_lightning/strategies/test_fedsage_plus.py"],
-    "fl_lightning/strategies/local_only.py": ["tests/fl_lightning/test_oracles.py"],
+    "fl_lightning/strategies/local_only.py": ["tests/whole/test_oracles.py"],
     "lit_models/neighgen/module.py": ["tests/lit_models/neighgen/test_exchange.py"],
     "lit_models/objectives/base.py": ["tests/lit_models/objectives/test_erm.py"],
     "lit_models/objectives/support/received.py": ["tests/lit_models/objectives/test_flit.py"],
-    "lit_models/objectives/erm.py": ["tests/lit_models/test_lit_graph_module.py"],
+    "lit_models/objectives/erm.py": ["tests/lit_models/test_base.py"],
 }  # fmt: skip
 
 COMPARE = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",

@@ -4,7 +4,7 @@ A change of structure must not change a result. The bits of float sums depend on
 where both are those of the record, the SHA-256 of all weights and scores must be equal; elsewhere the weights' norms, to 1e-3.
 
 After a change that is meant to change results, say so in CHANGELOG.md and record anew, naming the cases that changed:
-``python tests/fl_lightning/test_recorded_bits.py CASE...`` (all without names).
+``python tests/whole/test_recorded_bits.py CASE...`` (all without names).
 """
 
 import hashlib
