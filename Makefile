@@ -41,7 +41,7 @@ test-newest: $(VENV)/.installed-test
 	newest=$$(ls build/newest | sed -n 's/^lightning-\(.*\)\.dist-info$$/\1/p'); \
 	if [ "$$newest" = "$$pinned" ]; then echo "lightning $$newest is the pinned one: it is tested already"; else \
 	  echo "lightning $$newest (pinned: $$pinned)"; \
-	  PYTHONPATH=$(CURDIR)/build/newest $(BIN)/python -m pytest -m "not slow" tests/fl_lightning tests/lit_models; fi
+	  PYTHONPATH=$(CURDIR)/build/newest $(BIN)/python -m pytest -m "not slow" tests/fl_lightning tests/lit_models tests/whole; fi
 
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check .

@@ -12,7 +12,7 @@ from setuptools import find_packages
 import fl_lightning
 from fl_lightning import strategies
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("fl_lightning", "lit_models", "datamodules")
 
 

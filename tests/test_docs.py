@@ -141,6 +141,20 @@ def test_documented_encoder_of_nodes_by_hand(examples):
     torch.testing.assert_close(encoder(x.to_sparse_csr(), edge_index), expected)
 
 
+def test_documented_encoder_without_the_base_by_hand(examples):
+    """Path 0-1-2, node 3 alone, x = (1, 2, 4, 8): means (2, 2.5, 2, 0), then (2.5, 2, 2.5, 0); maps 1, 10, 100."""
+    encoder = examples["Hops"](hops=2)
+    encoder.build(1, 1)
+    with torch.no_grad():
+        for linear, value in zip(encoder.maps, (1.0, 10.0, 100.0), strict=True):
+            linear.weight.fill_(value)
+            linear.bias.zero_()
+    x, edge_index = torch.tensor([[1.0], [2.0], [4.0], [8.0]]), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    expected = torch.tensor([[271.0], [227.0], [274.0], [8.0]])
+    torch.testing.assert_close(encoder(x, edge_index), expected)
+    torch.testing.assert_close(encoder(x.to_sparse_csr(), edge_index), expected)
+
+
 def test_documented_data_sets_and_encoders_train_in_a_federation(examples, tmp_path):
     from fl_lightning import FedAvg
     from lit_models import LitMoleculePredictor
@@ -148,6 +162,7 @@ def test_documented_data_sets_and_encoders_train_in_a_federation(examples, tmp_p
     chains = examples["Alcohols"](num_clients=2, partition="iid", client_holdout=0.2, cache_dir=None)
     for name, module, data in (
         ("nodes", LitNodeClassifier(examples["SumNeighbours"](hidden_channels=8)), examples["Ring"](num_clients=2)),
+        ("without the base", LitNodeClassifier(examples["Hops"]()), examples["Ring"](num_clients=2)),
         ("molecules", LitMoleculePredictor(examples["AtomBag"](8)), chains),
     ):
         trainer = FederatedTrainer(

@@ -1,4 +1,5 @@
-"""No source file and no class grows beyond what one reads at once, and no two modules need each other to be imported.
+"""No source file and no class grows beyond what one reads at once, no two modules need each other to be imported, and who reads
+a source finds its tests by its name.
 
 An import counts wherever it is written, at the top of a file or inside of a function: a function that imports late for
 the sake of time (a command without torch) is no circle, and one that does it because the other way round fails is one. Only
@@ -93,6 +94,22 @@ def test_no_two_modules_need_each_other():
     known = set(module.values())
     graph = {module[name]: set(imported(tree, known)) for name, (_, tree) in sources().items()}
     assert circles(graph) == []
+
+
+def mirrored(test, sources):
+    """Does its name begin with that of a source at the same place below `tests`? `a/test_b_more.py` is for `a/b.py`."""
+    name = test.stem.removeprefix("test_")
+    return any(source.parent == test.parent and f"{name}_".startswith(f"{source.stem}_") for source in sources)
+
+
+def test_tests_mirror_sources_or_lie_with_those_of_whole_runs():
+    """At the top of `tests` lie those of the project itself (its documents, its structure)."""
+    paths = [path.relative_to(ROOT) for package in (*PACKAGES, "benchmarks") for path in (ROOT / package).rglob("*.py")]
+    tests = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
+    apart = (Path("."), Path("whole"))
+    assert [str(test) for test in tests if test.parent not in apart and not mirrored(test, paths)] == []
+    assert not mirrored(Path("a/test_bc.py"), [Path("a/b.py")]) and not mirrored(Path("test_b.py"), [Path("a/b.py")])
+    assert mirrored(Path("a/test_b.py"), [Path("a/b.py")]) and mirrored(Path("a/test_b_more.py"), [Path("a/b.py")])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import yaml
 from fl_lightning.cli import FederatedCLI
 from fl_lightning.comparison.plan import read_plan, trial_cell
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "configs" / "compare").glob("*.yaml"))
 MOLECULES = {"FreeSolv", "ESOL", "Lipo", "Tox21", "SIDER", "ClinTox", "BBBP", "BACE"}
 GRAPHS = {"Cora", "CiteSeer", "PubMed", "Computers", "Photo"}

@@ -14,7 +14,7 @@ from flower_cluster import PATIENCE, free_ports
 
 pytest.importorskip("flwr", reason="needs the extra `fl-lightning[flower]`")
 pytestmark = pytest.mark.slow
-DOC = Path(__file__).resolve().parents[3] / "docs" / "deployment.md"
+DOC = Path(__file__).resolve().parents[2] / "docs" / "deployment.md"
 
 
 def wait_for(path, text):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 HOLDING = copy.deepcopy(EXPERIMENTS["fedpub"])
 HOLDING["model"]["class_path"] = "flower_holding.Holding"
 HOLDING["federation"] |= {"num_rounds": 3, "min_clients": 2}
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[1] / "fl_lightning"
 
 
 @pytest.fixture(scope="module")

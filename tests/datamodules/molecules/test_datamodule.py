@@ -24,7 +24,7 @@ from datamodules.molecules import (
     official_split,
 )
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 real_data = pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside the checkout")
 
 

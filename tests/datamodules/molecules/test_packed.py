@@ -1,4 +1,4 @@
-"""Loaders over packed molecules: which positions a batch asks for. What a batch holds is in ``test_molecules.py``."""
+"""Loaders over packed molecules: which positions a batch asks for. What a batch holds is in ``test_datamodule.py``."""
 
 import torch
 

@@ -22,7 +22,7 @@ from datamodules.molecules.partition import (
 from datamodules.molecules.scaffold import murcko_scaffold, scaffold_labels
 from datamodules.molecules.split import official_split, random_split, scaffold_split, split_sizes
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data" / "moleculenet"
+DATA = Path(__file__).parents[3].parent / "shared" / "data" / "moleculenet"
 real_data = pytest.mark.skipif(not DATA.is_dir(), reason="no ../shared/data beside the checkout")
 
 

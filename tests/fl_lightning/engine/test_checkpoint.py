@@ -1,4 +1,4 @@
-"""Checkpoints as folders: which are complete, which are kept, which one a path means. Resuming is in ``test_resume.py``."""
+"""Checkpoints as folders: which are complete, which are kept, which one a path means. Resuming: ``whole/test_resume.py``."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 """The server's half of worker processes, with threads in the place of processes: who gets which client, who answers, what
-happens to those who do not. Real processes are in ``test_same_bits.py`` and ``test_failures.py``."""
+happens to those who do not. Real processes are in ``tests/whole``: ``test_same_bits.py``, ``test_failures.py``."""
 
 import multiprocessing
 import os

@@ -236,7 +236,7 @@ def test_strict_fails_on_nothing_that_may_be_meant(tmp_path, monkeypatch, capsys
 
 def test_what_strict_does_not_fail_on_is_listed():
     """In the sources each kind that asks for nothing, in `--help` and in the tutorials the same."""
-    root, kinds = Path(__file__).resolve().parents[2], set()
+    root, kinds = Path(__file__).resolve().parents[3], set()
     for path in (root / "datamodules").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

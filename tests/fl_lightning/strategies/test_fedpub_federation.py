@@ -333,7 +333,7 @@ def test_going_on_gives_the_same_bits(uninterrupted, tmp_path):
 
 @pytest.mark.parametrize(
     "engine",
-    [pytest.param(WorkerProcesses(2), marks=pytest.mark.slow), InProcess(rebuild_clients=True)],  # quick: test_same_bits.py
+    [pytest.param(WorkerProcesses(2), marks=pytest.mark.slow), InProcess(rebuild_clients=True)],  # else: test_same_bits.py
     ids=["processes", "rebuilt"],
 )
 def test_worker_processes_and_rebuilt_clients_give_the_same_bits(uninterrupted, tmp_path, engine):

@@ -1,6 +1,6 @@
 """What the phases of FedSage+ cost, by hand: rings of nodes, and a generator whose weights can be counted.
 
-That a run sends this is in ``test_inspect.py``.
+That a run sends this is in ``reporting/test_inspection.py``.
 """
 
 import copy
