@@ -24,6 +24,7 @@ from fl_lightning.central_checkpoints import find_central
 from fl_lightning.command_names import AT_SITES, COMPARING
 from fl_lightning.config_errors import sentence
 from fl_lightning.config_files import check_plain, load_yaml
+from fl_lightning.config_optimizers import FromConfig
 from fl_lightning.engine.checkpoint import run_of
 from fl_lightning.engine.local import quiet
 from fl_lightning.reporting.inspection import REMARKS, inspect_data, must_be_met
@@ -78,7 +79,6 @@ class FederatedCLI(LightningCLI):
             trainer_defaults={"inference_mode": False, "num_sanity_val_steps": 0, "enable_model_summary": False},
             save_config_callback=None,  # it would write into the current folder where there is no logger; see `_save_config`
             parser_kwargs={"description": "Federated learning on graphs and molecules: train, evaluate, predict, inspect."},
-            auto_configure_optimizers=False,  # a top-level `optimizer:` would bind to a module that no client trains
             args=self.given_args,
         )
 
@@ -123,6 +123,13 @@ class FederatedCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         getattr(self, subcommand)(**self._prepare_subcommand_kwargs(subcommand))
+
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        optimizer, scheduler = (self._get(self.config_init, key) for key in ("optimizer", "lr_scheduler"))
+        if optimizer:
+            self.model.configure_optimizers = FromConfig(self.model, optimizer.as_dict(), scheduler and scheduler.as_dict())
+        elif scheduler:
+            raise ValueError("`lr_scheduler:` at the top of a config needs an `optimizer:` beside it.")
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         if self._central:
@@ -272,6 +279,7 @@ class FederatedCLI(LightningCLI):
     def _compared_config(self) -> dict[str, Any]:
         dumped = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
         compared = {key: dumped.get(key) for key in ("seed_everything", "model", "data")}
+        compared |= {key: dumped[key] for key in ("optimizer", "lr_scheduler") if dumped.get(key)}
         compared["strategy"] = dumped["federation"]["strategy"]
         compared["trainer"] = {k: v for k, v in dumped["trainer"].items() if k not in NOT_COMPARED}
         # Where files are, and what is predicted; the data have a hash.

@@ -226,3 +226,21 @@ def assert_same_bits(first: dict[str, Tensor], second: dict[str, Tensor]) -> Non
 def last_checkpoint(run: Path) -> Path:
     """The newest checkpoint folder of a run."""
     return sorted((run / "checkpoints").glob("round_*"))[-1]
+
+
+class OfSizes(Central):
+    """For configs: a table of each size."""
+
+    def __init__(self, sizes: list[int], batch_size: int | None = None) -> None:
+        super().__init__(*clients(sizes, batch_size=batch_size))
+
+
+class Bare(Linear):
+    """Leaves the optimizer to the config, as modules for LightningCLI do; notes the rate of each step."""
+
+    rates: list[float] = []
+    configure_optimizers = L.LightningModule.configure_optimizers
+
+    def training_step(self, batch, batch_idx):
+        self.rates.append(self.optimizers().param_groups[0]["lr"])
+        return super().training_step(batch, batch_idx)

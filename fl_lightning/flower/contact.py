@@ -27,6 +27,7 @@ def agreed(shared: Mapping[str, Any], with_data: bool) -> dict[str, Any]:
     """
     config = shared["config"]
     result = {key: config.get(key) for key in ("seed_everything", "model", "strategy")}
+    result |= {key: config[key] for key in ("optimizer", "lr_scheduler") if config.get(key)}
     result["trainer"] = {k: v for k, v in config["trainer"].items() if k not in SITES_OWN_TRAINER}
     result["federation"] = {key: shared["federation"].get(key) for key in FEDERATION}
     if with_data:

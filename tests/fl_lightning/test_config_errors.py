@@ -131,7 +131,7 @@ def test_mistakes_in_a_config(written, change, reason):
     [
         (["--trainer.max_epoch", "3"], "`--trainer.max_epoch`: no such key. Did you mean `--trainer.max_epochs`?"),
         (["--dat.init_args.root", "x"], "`--dat.init_args.root`: no such key. Did you mean `--data.init_args.root`?"),
-        (["--optimizer", "torch.optim.SGD"], "`--optimizer`: no such key. Keys start with --seed_everything, --federation, "),
+        (["--surprise", "torch.optim.SGD"], "`--surprise`: no such key. Keys start with --seed_everything, --federation, "),
         (["stray"], "`stray` is no option; every value follows the name of its key, such as"),
         (["--trainer.accelerator"], "`--trainer.accelerator` needs a value."),
         (["--data.init_args.num_clients=${N}"], "`data.init_args.num_clients` is `${N}`, but `${N}` is not filled in here."),
