@@ -23,6 +23,7 @@ from datamodules.partition import Partition
 from datamodules.predicted import PredictedRows
 from datamodules.sparse import normalize_rows
 from datamodules.split import STAGES
+from datamodules.tables.classes_apart import find_classes_apart
 from datamodules.tables.clients import find_client_folders
 from datamodules.tables.findings import explain_no_edges, find_in_tables, find_missing_classes
 from datamodules.tables.graph_reader import read_graph
@@ -255,6 +256,7 @@ class GraphCSVDataModule(GraphDataModule):
         found = find_in_tables(tables, self.spec, sum(whole))
         if self.client_names:
             found += find_missing_classes(self.client_names, self.class_names, report["labels"], whole)
+            found += find_classes_apart(self.client_names, self.class_names, report["labels"])
             others = with_remedies(others, REMEDIES)
             others = explain_no_edges(others, self.client_names, tables.without_links)
         return {**report, "findings": found + others, "split": self._split_name, "client_names": self.client_names,
