@@ -224,7 +224,14 @@ class Rehearsal:
             if given:  # Lightning can do nothing with what it gave
                 raise ValueError(f"{where}: {error}") from error
             return {}  # as in `check_optimizers_and_callbacks`
-        if given[-1] is None or not module.automatic_optimization:  # schedulers of manual optimisation wait for nothing
+        if not module.automatic_optimization:  # schedulers of manual optimisation wait for nothing
+            return {}
+        if given[-1] is None and any(one.requires_grad for one in module.parameters()):  # Lightning only warns
+            raise ValueError(
+                f"{where} returned None, so nothing would be trained. Write `return` before the optimiser; a module that "
+                "steps its optimisers itself sets `self.automatic_optimization = False`."
+            )
+        if given[-1] is None:
             return {}
         check_binding(optimizers, module)
         module.configure_optimizers = lambda: optimizers  # type: ignore[method-assign]  # of the copy

@@ -109,6 +109,17 @@ def test_a_plateau_without_a_monitor_is_told_in_lightnings_words(tmp_path):
         federate(tmp_path, Forgotten)
 
 
+def test_configure_optimizers_that_returns_nothing_is_told_before_round_1(tmp_path, monkeypatch):
+    class Forgot(Linear):
+        def configure_optimizers(self):
+            super().configure_optimizers()
+
+    steps = untrained(monkeypatch)
+    with pytest.raises(ValueError, match=r"`Forgot.configure_optimizers` returned None, so nothing would be trained. Write"):
+        federate(tmp_path, Forgot)
+    assert steps == []
+
+
 def test_metrics_of_the_training_may_be_monitored_and_a_rehearsal_changes_no_bit(tmp_path, monkeypatch):
     class OnTraining(Plateau):
         waits_for = "train_loss"
@@ -439,11 +450,7 @@ def test_a_module_gives_one_callback_or_several(many):
             rehearsal(module(callback)).check_optimizers_and_callbacks(tables(4))
 
 
-def test_without_an_optimiser_or_with_ones_own_loop_no_schedule_waits():
-    class Without(Counted):
-        def configure_optimizers(self):
-            return None
-
+def test_with_ones_own_loop_no_schedule_waits():
     class Manual(Plateau):
         def __init__(self):
             super().__init__()
@@ -454,7 +461,7 @@ def test_without_an_optimiser_or_with_ones_own_loop_no_schedule_waits():
             optimizer = super().configure_optimizers()
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
-    for module in (Without, Manual, Steps):
+    for module in (Manual, Steps):
         rehearsal(module).check_optimizers_and_callbacks(tables(4))
     assert Counted.trained == []
 
