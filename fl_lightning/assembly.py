@@ -164,8 +164,8 @@ def assemble(
     entries = Entries(module, private)
     if not entries.shared and not entries.private:
         raise ValueError(
-            f"`model: {type(module).__name__}` has no parameters yet. Create its layers in `__init__` (not in "
-            "`configure_model` or `setup`), or in `build(schema)`."
+            f"`model: {type(module).__name__}` has no parameters yet. Create its layers in `__init__`, in "
+            "`configure_model` (not in `setup`), or in `build(schema)`."
         )
     check_participation(settings, len(datamodules))
     if settings.score_each_on_global and (entries.private or server_data is None):
@@ -189,10 +189,32 @@ def assemble(
 
 
 def build_layers(module: L.LightningModule, schema: Mapping[str, Any] | None, seed: int) -> None:
-    """Layers for data of this schema, of a module that makes them in ``build``; the same weights wherever it is done."""
+    """Layers for data of this schema, of a module that makes them in ``build``, and those that it makes in Lightning's
+    ``configure_model``; the same weights wherever it is done.
+
+    Raises:
+        ValueError: If ``configure_model`` makes them anew whenever it is called.
+    """
     if hasattr(module, "build") and schema is not None:
         with stream(seed, "initial weights"):
             module.build(schema)  # type: ignore[operator]  # a method
+    if is_overridden("configure_model", module):
+        with stream(seed, "initial weights"):
+            _configure(module)
+
+
+def _configure(module: L.LightningModule) -> None:
+    """Lightning calls the hook in every fit, so what it makes anew would take the place of the weights of all rounds."""
+    module.configure_model()
+    made = dict(module.named_parameters())
+    module.configure_model()
+    again = dict(module.named_parameters())
+    if made.keys() != again.keys() or any(parameter is not again[name] for name, parameter in made.items()):
+        raise ValueError(
+            f"`{type(module).__name__}.configure_model` makes other layers when it is called again, and Lightning calls it in "
+            "every fit: what was trained would be lost. Let it begin with `if self.net is not None: return` (and "
+            "`self.net = None` in `__init__`)."
+        )
 
 
 def private_patterns(module: L.LightningModule, private: Sequence[str], batch_norm: str) -> tuple[str, ...]:

@@ -63,6 +63,8 @@ def load_model(
                 "`load_model(run, module=...)` after `data.setup()` and `module.build(data.schema)`."
             )
         build_layers(module, values["schema"], seed=0)
+    else:
+        build_layers(module, None, seed=0)  # those of `configure_model`
     federation = config.get("federation") or {}
     private = private_patterns(module, federation.get("private") or (), federation.get("batch_norm") or "average")
     entries = Entries(module, private)
@@ -105,6 +107,7 @@ def _of_central_run(folder: Path, path: Path, client: int | None, module: L.Ligh
         raise ValueError(f"`{folder}` was trained centrally: there is one model, and no `client={client}`.")
     content = torch.load(path, map_location="cpu", weights_only=True)
     module.on_load_checkpoint(content)
+    build_layers(module, None, seed=0)  # those of `configure_model`; our own modules build theirs while loading
     module.load_state_dict(content["state_dict"])
     return module.eval()
 

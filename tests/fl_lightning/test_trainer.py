@@ -82,6 +82,13 @@ class NoLayersYet(Linear):
     def __init__(self):
         L.LightningModule.__init__(self)
 
+    def setup(self, stage):
+        self.net = nn.Linear(3, 1)
+
+
+class AlwaysNewLayers(NoLayersYet):
+    setup = L.LightningModule.setup
+
     def configure_model(self):
         self.net = nn.Linear(3, 1)
 
@@ -92,6 +99,7 @@ class NoLayersYet(Linear):
         (NoStep, "`model: NoStep` has no `training_step`"),
         (NoOptimizer, "`model: NoOptimizer` has no `configure_optimizers`"),
         (NoLayersYet, "`model: NoLayersYet` has no parameters yet"),
+        (AlwaysNewLayers, "`AlwaysNewLayers.configure_model` makes other layers when it is called again"),
     ],
 )
 def test_a_module_that_cannot_be_federated(tmp_path, module, text):

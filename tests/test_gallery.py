@@ -1,0 +1,169 @@
+"""Modules as their authors write them, federated unchanged (`examples/gallery`).
+
+Of each: one site over the rounds is one stock `Trainer.fit`, bit for bit; three sites run, a run that was cut goes on to the
+same bits, two workers give the same bits, and the model loads in a plain script. Against the stock training, data are not
+shuffled, and what is drawn in a step (dropout, a GAN's noise) is off or fixed: each round has random streams of its own.
+"""
+
+import importlib
+import importlib.util
+import math
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+from federations import assert_same_bits, checkpoint_tensors, last_checkpoint, without_times
+from lightning.pytorch.callbacks import Callback
+from schedules import stock
+
+from fl_lightning import FederatedTrainer, load_model
+from fl_lightning.engine import WorkerProcesses
+from fl_lightning.engine.entries import Entries
+from fl_lightning.engine.seeds import stream
+
+GALLERY = Path(__file__).resolve().parent.parent / "examples" / "gallery"
+NAMES = sorted(path.stem for path in GALLERY.glob("*.py") if path.stem != "sites")
+PLAIN = ("accumulation", "autoencoder", "cnn", "configured", "gan", "gin", "mixed_precision", "transformer")
+LOADS_ITSELF = ("accumulation", "cnn", "configured", "gan", "mixed_precision", "transformer")  # all hyperparameters are plain
+
+
+def example(name: str):
+    if name.startswith("chemprop") and importlib.util.find_spec("chemprop") is None:
+        pytest.skip('chemprop is not installed: pip install -e ".[chemprop]" (see CONTRIBUTING)')
+    return importlib.import_module(name)
+
+
+def federate(gallery, root, sites, seed=0, ckpt_path=None, model=None, trainer=None, **more):
+    """As an example's `main`, with other settings; those that a checkpoint compares stay."""
+    settings = {**gallery.SETTINGS, "run_config": {"example": gallery.__name__}, "name": gallery.__name__, **more}
+    settings["trainer"] = {**gallery.SETTINGS["trainer"], "default_root_dir": str(root), **(trainer or {})}
+    L.seed_everything(seed, verbose=False)
+    fed = FederatedTrainer(**settings)
+    fed.fit((model or gallery.model)(), sites, ckpt_path=ckpt_path)
+    return fed
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The run of three sites, once for each example."""
+    runs = {}
+
+    def of(name):
+        if name not in runs:
+            gallery = example(name)
+            runs[name] = federate(gallery, tmp_path_factory.mktemp(name), [gallery.site(number) for number in range(3)])
+        return runs[name]
+
+    return of
+
+
+def test_each_example_is_here():
+    assert sorted([*PLAIN, "chemprop_multitask", "chemprop_regression"]) == NAMES
+
+
+# ---- one site is one stock training -----------------------------------------------------------------------------------
+
+
+def without_chance(gallery):
+    """The example's model without anything that is drawn in a step."""
+    if gallery.__name__ in ("transformer", "accumulation"):
+        return gallery.model(dropout=0.0)
+    if gallery.__name__ == "gan":
+        module = gallery.model()
+        noise = torch.randn(64, module.hparams.latent_dim, generator=torch.Generator().manual_seed(1))
+        module.sample_z = lambda n: noise[:n]
+        return module
+    return gallery.model()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_site_is_one_stock_training(tmp_path, name):
+    gallery = example(name)
+    rounds, args = gallery.SETTINGS["num_rounds"], dict(gallery.SETTINGS["trainer"])
+    fed = federate(
+        gallery, tmp_path, [gallery.site(0, shuffle=False)], model=lambda: without_chance(gallery), carry_optimizer_state=True
+    )
+    weights = torch.load(last_checkpoint(fed.run_dir) / "server.pt", weights_only=True)["tensors"]
+    weights = {key.removeprefix("global/"): value for key, value in weights.items()}
+    L.seed_everything(0, verbose=False)
+    module = without_chance(gallery)
+    if name == "configured":
+        with stream(0, "initial weights"):  # as the federation makes the layers
+            module.configure_model()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    args = {**args, "max_epochs": rounds * args["max_epochs"]}
+    for quiet in ("accelerator", "enable_progress_bar"):
+        args.pop(quiet)
+    after = stock(module, gallery.site(0, shuffle=False), **args).state_dict()
+    counts = {key for key, value in after.items() if not value.is_floating_point()}  # integers are never averaged
+    assert all(key.endswith("num_batches_tracked") for key in counts)
+    shared = set(Entries(module).shared) - counts  # tied weights travel once
+    assert_same_bits({k: after[k] for k in shared}, {k: v for k, v in weights.items() if k not in counts})
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+
+
+# ---- three sites ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_three_sites_learn_and_their_model_loads_in_a_plain_script(whole, name):
+    gallery, fed = example(name), whole(name)
+    assert fed.results["failures"] == [] and fed.results["rounds_run"] == gallery.SETTINGS["num_rounds"]
+    assert math.isfinite(fed.results["test"]["mean"]) and None not in fed.results["test"]["per_client"]
+    loaded = load_model(fed.run_dir, module=gallery.model())
+    if name in LOADS_ITSELF:
+        path = fed.run_dir / "checkpoints" / "best.ckpt"
+        again = type(loaded).load_from_checkpoint(path, weights_only=True)
+        assert_same_bits(dict(loaded.state_dict()), dict(again.state_dict()))
+    torch.manual_seed(0)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    found = L.Trainer(accelerator="cpu", **quiet).test(loaded, gallery.site(0), verbose=False)[0]
+    if name not in ("gan", "mixed_precision"):  # new noise; float32
+        metric = fed.results["metric"]
+        value = next(value for key, value in found.items() if key.replace("/", "_") == f"test_{metric}")
+        assert value == fed.results["test"]["per_client"][0]
+
+
+class Cut(Callback):
+    """Interrupts in the last round but one."""
+
+    def on_train_epoch_end(self, trainer, module):
+        if trainer.current_epoch == 3:
+            raise KeyboardInterrupt
+
+
+FEW = ("cnn", "gan", "chemprop_regression")
+OFTEN = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_a_run_that_was_cut_goes_on_to_the_same_bits(tmp_path, whole, name):
+    gallery, uncut = example(name), whole(name)
+    sites = [gallery.site(number) for number in range(3)]
+    with pytest.raises(SystemExit):  # so says Lightning
+        federate(gallery, tmp_path, sites, trainer={"callbacks": [Cut()]})
+    fed = federate(gallery, tmp_path, sites, ckpt_path="last")
+    assert_same_bits(checkpoint_tensors(last_checkpoint(uncut.run_dir)), checkpoint_tensors(last_checkpoint(fed.run_dir)))
+    assert without_times(uncut.results) == without_times(fed.results)
+
+
+FEW_IN_WORKERS = ("configured", "chemprop_regression")  # two processes that import everything
+IN_WORKERS = [pytest.param(name, marks=() if name in FEW_IN_WORKERS else pytest.mark.slow) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", IN_WORKERS)
+def test_two_workers_have_the_same_bits(tmp_path, whole, name):
+    gallery, here = example(name), whole(name)
+    sites = [gallery.site(number) for number in range(3)]
+    fed = federate(gallery, tmp_path, sites, engine=WorkerProcesses(num_workers=2))
+    assert_same_bits(checkpoint_tensors(last_checkpoint(here.run_dir)), checkpoint_tensors(last_checkpoint(fed.run_dir)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_main_prints_the_scores(tmp_path, monkeypatch, capsys, name):
+    gallery = example(name)
+    monkeypatch.chdir(tmp_path)
+    gallery.main()
+    assert "on average over the sites" in capsys.readouterr().out
