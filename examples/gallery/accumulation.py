@@ -8,7 +8,7 @@ from transformer import LitTransformer, site
 
 from fl_lightning import FederatedTrainer
 
-SETTINGS = {"num_rounds": 3, "trainer": {**LOCAL, "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}}
+SETTINGS = {"num_rounds": 6, "trainer": {**LOCAL, "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}}
 
 
 def model(dropout=0.1):

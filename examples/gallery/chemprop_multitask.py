@@ -14,7 +14,7 @@ from sites import LOCAL, Site, show
 
 from fl_lightning import FederatedTrainer
 
-SETTINGS = {"num_rounds": 3, "monitor": "mae", "trainer": LOCAL}
+SETTINGS = {"num_rounds": 8, "monitor": "mae", "trainer": LOCAL}
 TASKS = (Crippen.MolLogP, lambda mol: Crippen.MolMR(mol) / 20, lambda mol: Descriptors.TPSA(mol) / 20)
 
 

@@ -15,7 +15,7 @@ from sites import LOCAL, Site, show
 
 from fl_lightning import FederatedTrainer
 
-SETTINGS = {"num_rounds": 3, "monitor": "rmse", "trainer": LOCAL}
+SETTINGS = {"num_rounds": 8, "monitor": "rmse", "trainer": LOCAL}
 SCAFFOLDS = ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}")
 CHAINS = ("", "C", "CC", "CCC", "CC(C)", "CCCC")
 ENDS = ("O", "N", "F", "Cl", "C(=O)O", "C(=O)N", "C#N", "OC")

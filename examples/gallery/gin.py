@@ -13,7 +13,7 @@ from torch_geometric.utils import degree, to_undirected
 
 from fl_lightning import FederatedTrainer
 
-SETTINGS = {"num_rounds": 3, "monitor": "acc", "trainer": LOCAL}
+SETTINGS = {"num_rounds": 8, "monitor": "acc", "trainer": LOCAL}
 
 
 class Model(L.LightningModule):
@@ -46,7 +46,7 @@ class Model(L.LightningModule):
 
 
 def model():
-    return Model(in_channels=4, out_channels=2)
+    return Model(in_channels=6, out_channels=2)
 
 
 def graph(nodes, ring, generator):
@@ -55,7 +55,7 @@ def graph(nodes, ring, generator):
     edges = [(node, (node + 1) % first) for node in range(first)] if ring else []
     edges += [(node, int(torch.randint(node, (), generator=generator))) for node in range(first, nodes)]
     edge_index = to_undirected(torch.tensor(edges).T, num_nodes=nodes)
-    x = F.one_hot(degree(edge_index[0], nodes).long().clamp(max=3), 4).float()
+    x = F.one_hot(degree(edge_index[0], nodes).long().clamp(max=5), 6).float()
     return Data(x=x, edge_index=edge_index, y=torch.tensor([int(ring)]))
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from fl_lightning import FederatedTrainer
 
-SETTINGS = {"num_rounds": 3, "trainer": LOCAL}
+SETTINGS = {"num_rounds": 6, "trainer": LOCAL}
 
 
 class LitTransformer(L.LightningModule):
@@ -19,6 +19,7 @@ class LitTransformer(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.embed = nn.Embedding(vocab_size, d_model)
+        nn.init.normal_(self.embed.weight, std=0.1)
         self.positions = nn.Parameter(0.02 * torch.randn(max_len, d_model))
         layer = nn.TransformerEncoderLayer(d_model, nhead, 2 * d_model, dropout, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, num_layers, nn.LayerNorm(d_model), enable_nested_tensor=False)

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,8 @@ HEAD = "# Written by a run that was started from Python: what it was given, as p
 
 def given(value: Any, depth: int = 6) -> Any:
     """A value as plain ones: an object by its class and those arguments of its constructor that it still knows."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Path):
-        return str(value)
+    if value is None or isinstance(value, bool | int | float | str | Enum | Path):
+        return _plain(value)
     if depth == 0:
         return type(value).__name__
     if isinstance(value, Mapping):
@@ -38,17 +37,34 @@ def given(value: Any, depth: int = 6) -> Any:
     return {"class_path": _name(type(value)), "init_args": arguments(value, depth - 1)}
 
 
+def _plain(value: Any) -> Any:
+    """As YAML takes it: of what only derives from a plain type (NumPy's float64, an Enum of texts), the plain value."""
+    if isinstance(value, Enum):
+        return given(value.value)
+    if isinstance(value, Path):
+        return str(value)
+    return next((kind(value) for kind in (bool, int, float, str) if isinstance(value, kind)), None)
+
+
 def arguments(thing: Any, depth: int = 6) -> dict[str, Any]:
     """The constructor's arguments of an object, from its ``hparams`` or its attributes of the same names."""
     known = dict(getattr(thing, "hparams", {}))
     found = {name: given(value, depth) for name, value in known.items() if not str(name).startswith("_")}
-    for name, parameter in inspect.signature(type(thing).__init__).parameters.items():
+    for name, parameter in _parameters(type(thing)).items():
         if name == "self" or name in found or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         value = getattr(thing, name, parameter.empty)
         if value is not parameter.empty and not inspect.ismethod(value):
             found[name] = given(value, depth)
     return found
+
+
+def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
+    """Of a constructor; none where it says nothing of them, as many that are written in C++ (RDKit's molecules)."""
+    try:
+        return inspect.signature(kind.__init__).parameters
+    except ValueError:
+        return {}
 
 
 def run_config(seed: int, federation: Any, trainer: Mapping[str, Any], module: Any, data: Any) -> dict[str, Any]:

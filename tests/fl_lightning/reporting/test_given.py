@@ -1,11 +1,14 @@
 """What a run was given from Python, as plain values in the form of a config."""
 
 import functools
+from enum import Enum
 from pathlib import Path
 
+import numpy as np
 import torch
 import yaml
 from federations import CPU, Central, Linear, Table
+from rdkit.Chem import MolFromSmiles
 
 from fl_lightning import FedAvg
 from fl_lightning.reporting.given import given, run_config, write_config
@@ -25,6 +28,20 @@ def test_plain_values_and_objects():
     assert given(torch.zeros(2, 3)) == "Tensor of shape (2, 3)" and given(list(range(1000))) == "list of 1000"
     assert given(torch.relu) == "torch.relu" or "relu" in given(torch.relu)
     assert given(Linear) == "federations.Linear"
+
+
+def test_an_object_whose_constructor_says_nothing_of_its_arguments():
+    """RDKit's, of which chemprop's data points hold one: Python cannot give its signature."""
+    assert given([MolFromSmiles("CO")]) == [{"class_path": "rdkit.Chem.rdchem.Mol", "init_args": {}}]
+
+
+def test_what_only_derives_from_a_plain_value_is_written_as_one(tmp_path):
+    class Activation(str, Enum):
+        RELU = "relu"
+
+    write_config(tmp_path / "c.yaml", given({"activation": Activation.RELU, "rate": np.float64(0.5), "on": True, "none": None}))
+    read = yaml.safe_load((tmp_path / "c.yaml").read_text())
+    assert read == {"activation": "relu", "rate": 0.5, "on": True, "none": None}
 
 
 def test_an_object_that_holds_itself_ends():
