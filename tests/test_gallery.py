@@ -168,3 +168,17 @@ def test_main_prints_the_scores(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     gallery.main()
     assert "on average over the sites" in capsys.readouterr().out
+
+
+def test_the_documented_shared_scale_fills_chemprops_output_transform():
+    """Labels 1, 2, 3, 6: mean 3, and their mean square 12.5 less 9 is 3.5."""
+    example("chemprop_regression")
+    page = (GALLERY.parents[1] / "docs" / "bring_your_module.md").read_text(encoding="utf-8")
+    names: dict = {"__name__": "page"}
+    exec(compile(page.split("```python\n")[1].split("```")[0], "bring_your_module.md", "exec"), names)
+    nn = names["nn"]
+    message_passing = nn.BondMessagePassing(d_h=8, depth=2)
+    module = names["SharedScale"](message_passing, nn.MeanAggregation(), nn.RegressionFFN(input_dim=8, hidden_dim=8))
+    module.use_statistics({"sums": {"labels": {"count": [4.0], "sum": [12.0], "square": [50.0]}}, "names": {}})
+    transform = module.predictor.output_transform.eval()
+    torch.testing.assert_close(transform(torch.tensor([[0.0], [1.0]])), torch.tensor([[3.0], [3.0 + math.sqrt(3.5)]]))

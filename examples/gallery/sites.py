@@ -34,7 +34,7 @@ class Site(L.LightningDataModule):
         return self.loader(self.train, batch_size=self.batch_size, shuffle=self.shuffle)
 
     def val_dataloader(self):
-        return self.loader(self.held_out, batch_size=64)
+        return self.loader(self.held_out, batch_size=64, shuffle=False)
 
     test_dataloader = val_dataloader
 
