@@ -149,11 +149,8 @@ def test_a_run_that_was_cut_goes_on_to_the_same_bits(tmp_path, whole, name):
     assert without_times(uncut.results) == without_times(fed.results)
 
 
-FEW_IN_WORKERS = ("configured", "chemprop_regression")  # two processes that import everything
-IN_WORKERS = [pytest.param(name, marks=() if name in FEW_IN_WORKERS else pytest.mark.slow) for name in NAMES]
-
-
-@pytest.mark.parametrize("name", IN_WORKERS)
+@pytest.mark.slow  # two processes that import everything: seconds for each example
+@pytest.mark.parametrize("name", NAMES)
 def test_two_workers_have_the_same_bits(tmp_path, whole, name):
     gallery, here = example(name), whole(name)
     sites = [gallery.site(number) for number in range(3)]
