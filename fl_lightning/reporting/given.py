@@ -59,7 +59,7 @@ def arguments(thing: Any, depth: int = 6) -> dict[str, Any]:
     return found
 
 
-def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
+def _parameters(kind: type[Any]) -> Mapping[str, inspect.Parameter]:
     """Of a constructor; none where it says nothing of them, as many that are written in C++ (RDKit's molecules)."""
     try:
         return inspect.signature(kind.__init__).parameters
