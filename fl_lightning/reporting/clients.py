@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Not one entry per client, even if there are as many.
-NO_COLUMNS = ("findings", "dropped_rows", "notices", "files", "task_names", "class_names", "feature_names", "client_names",
-              "units", "labels_whole", "edges_between", "shared_molecules")  # fmt: skip
+# One entry per client, like all that begins with `client_`. By name: there may be as many tasks, or files, as clients.
+PER_CLIENT = ("labels", "label_distance", "scaffolds_per_client", "scaffold_tv", "groups")
 
 
 def name_client(report: Mapping[str, Any], client: int) -> str:
@@ -17,7 +16,7 @@ def name_client(report: Mapping[str, Any], client: int) -> str:
 
 
 def client_columns(report: dict[str, Any]) -> dict[str, list[Any]]:
-    """Everything in a report that has one entry per client, as columns of a table."""
+    """What a report has one entry per client of, as columns of a table."""
     number = report["num_clients"]
     columns: dict[str, list[Any]] = {"client": [str(c) for c in range(number)]}
     names = report.get("client_names") or columns["client"]
@@ -37,7 +36,7 @@ def client_columns(report: dict[str, Any]) -> dict[str, list[Any]]:
             columns[name.removeprefix("client_")] = values
 
     for name, values in report.items():
-        if name not in NO_COLUMNS:
+        if name in PER_CLIENT or (name.startswith("client_") and name != "client_names"):
             for part, inner in values.items() if isinstance(values, dict) else [(name, values)]:
                 add(str(part), inner)
     return columns

@@ -44,6 +44,15 @@ def by_id(data, values):
     return dict(zip((data.original_ids[row] for row in data.data.node_id.tolist()), values.tolist(), strict=True))
 
 
+def test_classes_that_clients_write_apart_are_found(folder):
+    nodes = [("red", "A"), ("Red", "B"), ("blue", "A"), ("blue", "B")] * 3
+    rows = "".join(f"{i},{i % 3},{label},{site}\n" for i, (label, site) in enumerate(nodes))
+    (folder / "nodes.csv").write_text("id,f,label,site\n" + rows)
+    (folder / "edges.csv").write_text("source,target\n0,4\n1,5\n")
+    kinds = [f["kind"] for f in own(folder, client_column="site").report()["findings"]]
+    assert kinds.count("classes_alike") == 1 and "classes_apart" not in kinds
+
+
 def test_a_table_of_nodes_and_links_by_hand(folder):
     data = own(folder, client_column="site", split_column="part")
     assert data.schema == {"num_features": 2, "num_classes": 2, "class_names": ["blue", "red"], "feature_names": ["f1", "f2"]}

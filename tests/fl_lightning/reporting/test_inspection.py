@@ -284,3 +284,10 @@ def test_columns_of_the_table_have_the_names_of_clients_and_classes():
               "labels": [[1, 2], [2, 2]], "labels_whole": [3, 4], "client_edges": [5, 6], "findings": []}  # fmt: skip
     assert client_columns(report) == {"client": ["0", "1"], "name": ["x", "y"], "size": [3, 4], "class a": [1, 2],
                                       "class b": [2, 2], "edges": [5, 6]}  # fmt: skip
+
+
+def test_numbers_of_tasks_are_no_columns_where_there_are_as_many_tasks_as_clients():
+    report = {"num_clients": 2, "client_sizes": [3, 4], "label_mean": [7.4, 96.3], "label_std": [1.0, 2.0],
+              "task_names": ["a", "b"], "schema": {"label_mean": [7.4, 96.3]},
+              "client_samples": {"train": [1, 2], "val": [0, 1]}}  # fmt: skip
+    assert client_columns(report) == {"client": ["0", "1"], "size": [3, 4], "train": [1, 2], "val": [0, 1]}
