@@ -7,20 +7,24 @@ shuffled, and what is drawn in a step (dropout, a GAN's noise) is off or fixed: 
 
 import importlib
 import importlib.util
+import json
 import math
 from pathlib import Path
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from federations import assert_same_bits, checkpoint_tensors, last_checkpoint, without_times
 from lightning.pytorch.callbacks import Callback
 from schedules import stock
+from sklearn.preprocessing import StandardScaler
 
 from fl_lightning import FederatedTrainer, load_model
 from fl_lightning.engine import WorkerProcesses
 from fl_lightning.engine.entries import Entries
 from fl_lightning.engine.seeds import stream
+from fl_lightning.engine.statistics import exchange, use
 
 GALLERY = Path(__file__).resolve().parent.parent / "examples" / "gallery"
 NAMES = sorted(path.stem for path in GALLERY.glob("*.py") if path.stem != "sites")
@@ -59,7 +63,7 @@ def whole(tmp_path_factory):
 
 
 def test_each_example_is_here():
-    assert sorted([*PLAIN, "chemprop_multitask", "chemprop_regression"]) == NAMES
+    assert sorted([*PLAIN, "chemprop_multitask", "chemprop_own_tables", "chemprop_regression"]) == NAMES
 
 
 # ---- one site is one stock training -----------------------------------------------------------------------------------
@@ -91,11 +95,15 @@ def test_one_site_is_one_stock_training(tmp_path, name):
     if name == "configured":
         with stream(0, "initial weights"):  # as the federation makes the layers
             module.configure_model()
+    data = gallery.site(0, shuffle=False)
+    if hasattr(data, "statistics"):
+        data.setup()
+        use(exchange([data]).agreed, data, module)  # a stock Trainer asks nobody
     before = {key: value.clone() for key, value in module.state_dict().items()}
     args = {**args, "max_epochs": rounds * args["max_epochs"]}
     for quiet in ("accelerator", "enable_progress_bar"):
         args.pop(quiet)
-    after = stock(module, gallery.site(0, shuffle=False), **args).state_dict()
+    after = stock(module, data, **args).state_dict()
     counts = {key for key, value in after.items() if not value.is_floating_point()}  # integers are never averaged
     assert all(key.endswith("num_batches_tracked") for key in counts)
     shared = set(Entries(module).shared) - counts  # tied weights travel once
@@ -167,15 +175,64 @@ def test_main_prints_the_scores(tmp_path, monkeypatch, capsys, name):
     assert "on average over the sites" in capsys.readouterr().out
 
 
-def test_the_documented_shared_scale_fills_chemprops_output_transform():
+# ---- chemprop on own tables -------------------------------------------------------------------------------------------
+
+
+def write_table(path, number):
+    """A site's 20 alcohols with two labels whose level is the site's own, the second unmeasured in every other row."""
+    rows = [f"{'C' * (row + 1)}O,{10 * number + row / 4},{'' if row % 2 else 100 - 20 * number + row}" for row in range(20)]
+    path.write_text("\n".join(["smiles,solubility,melting point", *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_three_own_tables_share_one_scale_which_fills_chemprops_output_transform(tmp_path):
+    """The scale is that of chemprop's own scaler on the training rows of all; scores and predictions are in units."""
+    gallery = example("chemprop_own_tables")
+    paths = [write_table(tmp_path / f"{number}.csv", number) for number in range(3)]
+    sites = [gallery.TableSite(path, ("solubility", "melting point")) for path in paths]
+    fed = federate(gallery, tmp_path, sites)
+    loaded = load_model(fed.run_dir, module=gallery.model())
+    assert type(loaded).__module__.startswith("chemprop.")
+    transform = loaded.predictor.output_transform
+    wanted = StandardScaler().fit(np.concatenate([site.labels.numpy() for site in sites]))
+    assert np.isnan(sites[0].labels).any()
+    torch.testing.assert_close(transform.mean, torch.tensor(wanted.mean_[None], dtype=torch.float32))
+    torch.testing.assert_close(transform.scale, torch.tensor(wanted.scale_[None], dtype=torch.float32))
+    for site in sites:
+        np.testing.assert_allclose(site.train.Y, wanted.transform(site.labels.numpy()), atol=1e-5)  # NaN where unmeasured
+        assert np.nanmean(site.test.Y) > 1.5  # in units
+    lines = [json.loads(line) for line in (fed.run_dir / "ledger.jsonl").read_text().splitlines()]
+    assert sum(line["kind"] == "statistics" for line in lines) == 6
+    assert fed.results["test"]["mean"] < 0.9 * float(np.sqrt(np.nanmean(wanted.var_)))  # of both tasks' variance together
+
+
+def test_the_documented_scale_fills_chemprops_output_transform():
     """Labels 1, 2, 3, 6: mean 3, and their mean square 12.5 less 9 is 3.5."""
     example("chemprop_regression")
     page = (GALLERY.parents[1] / "docs" / "bring_your_module.md").read_text(encoding="utf-8")
     names: dict = {"__name__": "page"}
     exec(compile(page.split("```python\n")[1].split("```")[0], "bring_your_module.md", "exec"), names)
-    nn = names["nn"]
-    message_passing = nn.BondMessagePassing(d_h=8, depth=2)
-    module = names["SharedScale"](message_passing, nn.MeanAggregation(), nn.RegressionFFN(input_dim=8, hidden_dim=8))
-    module.use_statistics({"sums": {"labels": {"count": [4.0], "sum": [12.0], "square": [50.0]}}, "names": {}})
-    transform = module.predictor.output_transform.eval()
+    use({"sums": {"labels": {"count": [4.0], "sum": [12.0], "square": [50.0]}}, "names": {}}, names["model"])
+    transform = names["model"].predictor.output_transform.eval()
     torch.testing.assert_close(transform(torch.tensor([[0.0], [1.0]])), torch.tensor([[3.0], [3.0 + math.sqrt(3.5)]]))
+
+
+def test_a_federated_mpnn_is_saved_for_chemprop_in_its_own_format(tmp_path, whole):
+    """As docs/bring_your_module.md says: what chemprop's loader makes of the file predicts the same."""
+    gallery, fed = example("chemprop_own_tables"), whole("chemprop_own_tables")
+    from chemprop import nn
+    from chemprop.models import load_model as chemprops
+    from chemprop.models import save_model
+
+    model = load_model(fed.run_dir, module=gallery.model())
+    model.hparams["predictor"]["output_transform"] = nn.UnscaleTransform([0.0, 0.0], [1.0, 1.0])
+    save_model(tmp_path / "model.pt", model)
+    assert b"AgreedScale" not in (tmp_path / "model.pt").read_bytes()  # chemprop has no such class
+    site = gallery.site(0)
+    site.setup()
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False}
+    found = [
+        torch.cat(L.Trainer(**quiet).predict(module, site.test_dataloader()))
+        for module in (model, chemprops(tmp_path / "model.pt"))
+    ]
+    assert torch.equal(*found) and torch.isfinite(found[0]).all()

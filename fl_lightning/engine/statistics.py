@@ -5,8 +5,8 @@ A data module may have ``statistics()``, which gives named sums and lists of nam
     {"sums": {"labels": {"count": [...], "sum": [...], "square": [...]}}, "names": {"class_names": ["a", "b"]}}
 
 The server adds the sums up in float64, in client order, and merges the lists by value in sorted order, so that equal sizes with
-different names are no trap. What comes of it goes to every data module's ``use_statistics(agreed)``, and to the module's, if it
-has that method. Sums only: nothing of a single sample, and a secure sum can carry them.
+different names are no trap. What comes of it goes to every data module's ``use_statistics(agreed)``, and to that of the module
+and of each of its layers, where they have that method. Sums only: nothing of a single sample, and a secure sum can carry them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from torch import nn
 
 SUMS = ("count", "sum", "square")
 
@@ -89,8 +91,13 @@ def _are_numbers(values: Any) -> bool:
 
 
 def use(agreed: Mapping[str, Any], *users: Any) -> None:
-    """Hand what was agreed to data modules and modules that take it."""
+    """Hand what was agreed to those data modules, modules and layers that take it.
+
+    A layer of the user's own (a scaled output, say) can so take it in a module that is somebody else's.
+    """
     if agreed:
         for user in users:
-            if hasattr(user, "use_statistics"):
-                user.use_statistics(agreed)
+            parts: list[Any] = list(user.modules()) if isinstance(user, nn.Module) else [user]
+            for part in parts:
+                if hasattr(part, "use_statistics"):
+                    part.use_statistics(agreed)

@@ -96,3 +96,33 @@ def test_data_modules_and_the_module_get_what_all_have_together_and_the_ledger_l
     plain = federate(tmp_path / "plain", Rescaling, [Table(10, 1)], num_rounds=1)
     assert "statistics" not in (plain.run_dir / "ledger.jsonl").read_text() and plain.module.scale == 1.0
     assert checkpoint_tensors(last_checkpoint(fed.run_dir))
+
+
+class AgreedScale(torch.nn.Module):
+    """A layer that takes the scale of the labels, in a module that knows nothing of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("root", torch.ones(1))
+
+    def use_statistics(self, agreed):
+        parts = agreed["sums"]["y"]
+        self.root.fill_((parts["square"][0] / parts["count"][0]) ** 0.5)
+
+    def forward(self, x):
+        return x * self.root
+
+
+class WithALayer(Linear):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(3, 1), AgreedScale())
+
+
+def test_a_layer_gets_it_in_a_module_without_the_method(tmp_path):
+    data = [Scaled(n, seed=n) for n in (10, 16)]
+    fed = federate(tmp_path, WithALayer, data, num_rounds=1)
+    y = torch.cat([part.train.tensors[1] for part in data]).double()
+    assert float(fed.module.net[1].root) == pytest.approx(float(y.square().mean().sqrt()))
+    kept = checkpoint_tensors(last_checkpoint(fed.run_dir))
+    assert any(torch.equal(tensor, fed.module.net[1].root) for tensor in kept.values())
