@@ -72,7 +72,8 @@ def combine(told: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 
 def fault(values: Any) -> str | None:
     """What a client's statistics should be and are not, or ``None``."""
-    if not isinstance(values, Mapping) or not values.keys() <= {"sums", "names"}:
+    known = isinstance(values, Mapping) and values.keys() <= {"sums", "names"}
+    if not known or not all(isinstance(part, Mapping) for part in values.values()):
         return "a mapping with `sums` and `names`"
     for parts in values.get("sums", {}).values():
         if not isinstance(parts, Mapping) or set(parts) != set(SUMS) or not all(map(_are_numbers, parts.values())):

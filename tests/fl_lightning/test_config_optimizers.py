@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 import yaml
-from federations import Bare, assert_same_bits, checkpoint_tensors, last_checkpoint
+from federations import Bare, Linear, assert_same_bits, checkpoint_tensors, last_checkpoint
 
 from fl_lightning.commands import main
 from fl_lightning.config_optimizers import FromConfig
@@ -83,6 +83,11 @@ def test_a_copy_optimizes_itself():
     (optimizer,), (scheduler,) = other.configure_optimizers()
     assert [p for group in optimizer.param_groups for p in group["params"]] == list(other.parameters())
     assert scheduler.optimizer is optimizer and optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_module_with_a_method_of_its_own_is_refused():
+    with pytest.raises(ValueError, match=r"`model: Linear` has it\. Leave one of them out.*`model\.init_args`"):
+        FromConfig(Linear(), SGD, None)
 
 
 def test_a_plateau_names_what_it_watches():

@@ -18,4 +18,5 @@ def test_a_client_that_shares_no_class_is_told():
 def test_shared_classes_one_client_and_clients_without_labels_are_no_findings():
     assert find_classes_apart(["a", "b"], ["x", "y"], [[1, 0], [1, 2]]) == []
     assert find_classes_apart(["a"], ["x", "X"], [[1, 2]]) == []
+    assert find_classes_apart(["a", "b"], ["x", "X"], [[1, 0], [2, 0]]) == []  # nobody has one of them
     assert find_classes_apart(["a", "b"], ["x", "y"], [[1, 1], [0, 0]]) == []

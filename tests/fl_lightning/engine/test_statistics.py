@@ -31,9 +31,15 @@ def test_names_are_merged_by_value_in_sorted_order():
     assert combine({0: names("b", "a"), 1: names("a", "b")})["names"] == {"classes": ["a", "b"]}
 
 
+def test_a_client_without_a_label_of_a_task_tells_a_count_of_zero():
+    assert fault({"sums": {"labels": {"count": [0.0, 2.0], "sum": [0.0, 1.0], "square": [0.0, 1.0]}}}) is None
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [
+        ({"sums": [1.0]}, "a mapping with `sums`"), ({"names": ["a"]}, "a mapping with `sums`"),
+        ({"names": {"x": ["a", 1]}}, "names as lists of texts"),
         ([], "a mapping with `sums`"), ({"raw": [1.0]}, "a mapping with `sums`"),
         ({"sums": {"x": [1.0]}}, "sums as lists of finite numbers: count, sum, square"),
         ({"sums": {"x": {"count": [1.0], "sum": [1.0]}}}, "sums as lists"),
