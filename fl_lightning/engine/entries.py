@@ -65,6 +65,8 @@ class Entries:
     @torch.no_grad()
     def get(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Detached CPU clones of the named entries."""
+        if not names:  # a module's `state_dict` costs more than most copies
+            return {}
         live = self._module.state_dict()  # asked anew: a move to another device replaces buffers
         return {name: live[name].to("cpu", copy=True) for name in names}
 

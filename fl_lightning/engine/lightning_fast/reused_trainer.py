@@ -15,7 +15,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer import call
@@ -46,17 +46,27 @@ class ReusedTrainer(L.Trainer):
         super().__init__(*args, profiler=NoProfiler() if profiler is None else profiler, **kwargs)
         self._short_runs = ShortRuns(self)
         self._verified: set[tuple[int, TrainerFn | None]] = set()
+        self._lightnings_choice = self._checkpoint_connector._select_ckpt_path
+        self._checkpoint_connector._select_ckpt_path = self._select_checkpoint  # type: ignore[assignment, method-assign]
         self._can_be_short = (
             type(self.strategy) is SingleDeviceStrategy
             and self.strategy.root_device == torch.device("cpu")
             and isinstance(self.profiler, PassThroughProfiler)
         )
 
+    def _select_checkpoint(self, state_fn: TrainerFn, ckpt_path: Any, **kwargs: Any) -> Any:
+        """Lightning's answer, asked for once a kind of run: it searches the ``PATH`` for a cluster's programs each time."""
+        asked = (id(self.strategy.lightning_module), state_fn) in self._verified
+        if asked and ckpt_path is None and not any(isinstance(c, OnExceptionCheckpoint) for c in self.callbacks):
+            return None
+        return self._lightnings_choice(state_fn, ckpt_path, **kwargs)
+
     def _run(self, model: L.LightningModule, ckpt_path: Any = None, weights_only: bool | None = None) -> Any:
         run = (id(model), self.state.fn)
         if not (self._can_be_short and run in self._verified and ckpt_path is None):
             result = super()._run(model, ckpt_path, weights_only)
-            self._verified.add(run)
+            if ckpt_path is None:
+                self._verified.add(run)
             return result
         is_fit = self.state.fn == TrainerFn.FITTING
         self.strategy.connect(model)

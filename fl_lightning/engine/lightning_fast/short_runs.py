@@ -9,7 +9,6 @@ and a run are called in any case.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -50,6 +50,7 @@ class ShortRuns:
     def __init__(self, trainer: L.Trainer) -> None:
         self._trainer: Any = trainer  # whose connectors set most attributes, unseen by a type checker
         self._known: dict[tuple[int, str], _Known] = {}
+        self._asked: dict[str, tuple[Any, bool]] = {}
 
     # ---- loaders ------------------------------------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ class ShortRuns:
         module.zero_grad()
         call._call_callback_hooks(trainer, "on_train_start")
         call._call_lightning_module_hook(trainer, "on_train_start")
-        takes_index, first = None, True
+        takes_index, first = self._takes_index("training_step"), True
         epoch_starts, epoch_ends = (not _has_none([f"on_train_epoch_{at}"], None, trainer.callbacks) for at in ("start", "end"))
         while not loop.done:
             loop.epoch_progress.increment_ready()
@@ -115,8 +116,6 @@ class ShortRuns:
             while not epochs.done:
                 batch = self._next(iterator, epochs.batch_progress, known.num_batches)
                 index = epochs.batch_idx
-                if takes_index is None:
-                    takes_index = "batch_idx" in epochs._build_kwargs(OrderedDict(), batch, index)
                 self._step(module, trainer.optimizers[0], (batch, index) if takes_index else (batch,))
                 self._count(epochs)
                 if epochs._results:
@@ -190,7 +189,8 @@ class ShortRuns:
             return None
         loop._combined_loader, loop._max_batches = known.combined, [known.num_batches]
         module.zero_grad()
-        step, arguments = ("test_step" if trainer.testing else "validation_step"), None
+        step = "test_step" if trainer.testing else "validation_step"
+        arguments = 2 if self._takes_index(step) else 1
         with torch.no_grad():
             loop._logged_outputs = []
             loop.batch_progress.reset_on_run()
@@ -200,9 +200,6 @@ class ShortRuns:
             loop._on_evaluation_epoch_start()
             for index in range(known.num_batches):
                 batch = self._next(iterator, loop.batch_progress, known.num_batches)
-                if arguments is None:
-                    hook = loop._build_kwargs(batch, index, None)
-                    arguments = len(loop._build_step_args_from_hook_kwargs(hook, step))
                 call._call_strategy_hook(trainer, step, *(batch, index)[:arguments])
                 self._count(loop)
                 if loop._results:
@@ -214,6 +211,14 @@ class ShortRuns:
         return outputs
 
     # ---- a batch ------------------------------------------------------------------------------------------------------
+
+    def _takes_index(self, name: str) -> bool:
+        """Whether a step of the module takes the batch's number, too; Lightning reads its signature in each run."""
+        step = getattr(self._trainer.lightning_module, name)
+        function = getattr(step, "__func__", step)
+        if self._asked.get(name, (None, False))[0] is not function:
+            self._asked[name] = (function, is_param_in_hook_signature(step, "batch_idx", min_args=2))
+        return self._asked[name][1]
 
     def _next(self, iterator: Any, progress: Any, num_batches: int) -> Any:
         """Fetch, move and count a batch."""

@@ -4,7 +4,7 @@ import lightning as L
 import pytest
 import torch
 from federations import CPU, Linear, Table
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
@@ -215,3 +215,29 @@ def test_a_fit_that_is_done_is_not_begun():
         trainer.fit(module, datamodule=data)
         assert (trainer.current_epoch, trainer.global_step) == (1, 1)  # of one epoch
     assert CALLED.count("module.on_train_start") == CALLED.count("module.on_train_end") == 1
+
+
+def choices_of(monkeypatch, *callbacks):
+    """How often Lightning chose a checkpoint in each of two fits and two evaluations."""
+    module, data, asked = Linear(), Table(8, seed=1), []
+    local = LocalTrainer(module, {**CPU, "callbacks": list(callbacks)})
+    trainer = local._trainers.reference
+    choose = trainer._lightnings_choice
+
+    def choice(fn, *rest, **kwargs):
+        asked.append(fn.value)
+        return choose(fn, *rest, **kwargs)
+
+    monkeypatch.setattr(trainer, "_lightnings_choice", choice)
+    for _ in range(2):
+        local.fit(data)
+        local.evaluate(data, "val")
+    return asked
+
+
+def test_which_checkpoint_to_load_is_asked_for_once_a_kind_of_run(monkeypatch):
+    assert choices_of(monkeypatch) == ["fit", "validate"]
+
+
+def test_a_checkpoint_of_an_interrupted_fit_is_looked_for_in_every_fit(monkeypatch, tmp_path):
+    assert choices_of(monkeypatch, OnExceptionCheckpoint(str(tmp_path))) == ["fit", "validate", "fit", "validate"]

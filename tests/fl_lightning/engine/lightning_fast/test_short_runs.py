@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import lightning as L
 import pytest
 import torch
+from federations import CPU, Linear, Table
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.trainer.states import RunningStage
@@ -657,3 +658,17 @@ def test_loggers_save_when_a_fit_is_to_stop(tmp_path, monkeypatch):
         history(Stops(), {"max_epochs": 2, "logger": logger}, [Data(9)], short, monkeypatch)
         saved.append(len(numbers))
     assert saved[0] == saved[1] > 0
+
+
+def test_a_step_that_is_given_anew_is_asked_anew_whether_it_takes_the_batchs_number():
+    module, data, seen = Linear(), Table(8, seed=1), []
+    local = LocalTrainer(module, CPU)
+    for _ in range(3):  # the third goes the short way
+        local.fit(data)
+        local.evaluate(data, "val")
+    train, validate = module.training_step, module.validation_step
+    module.training_step = lambda batch: seen.append("train") or train(batch, 0)
+    module.validation_step = lambda batch: seen.append("val") or validate(batch, 0)
+    local.fit(data)
+    local.evaluate(data, "val")
+    assert set(seen) == {"train", "val"}
