@@ -28,6 +28,7 @@ from fl_lightning.reporting.monitor import Monitor
 from fl_lightning.reporting.rank import first_rank
 from fl_lightning.reporting.results import Results
 from fl_lightning.reporting.run_folder import RunFolder
+from fl_lightning.reporting.run_lock import RunLock
 from fl_lightning.reporting.scores import summarise
 from fl_lightning.reporting.unscored import Unscored
 
@@ -86,65 +87,66 @@ def fit_centrally(
     chooses.check(logged)
     stock: Any = trainer  # Lightning's connectors set attributes that its type does not have
     scratch = bool(stock.fast_dev_run) or not first_rank()
-    folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"), scratch=scratch)
-    if on_start is not None and not scratch:
-        on_start(folder.path)
-    trainer.loggers = folder.loggers
-    for callback in stock.checkpoint_callbacks:
-        if getattr(callback, "dirpath", "") is None:  # else it writes into the current folder where there is no logger
-            callback.dirpath = str(folder.path / "checkpoints")
-    best = BestEpoch(folder.path / "checkpoints" / LIGHTNING, chooses, None if ckpt_path is None else Path(ckpt_path))
-    savers = [callback for callback in stock.callbacks if isinstance(callback, Checkpoint)]  # they come last
-    stock.callbacks = [*(callback for callback in stock.callbacks if callback not in savers), best, *savers]
-    with stream(seed, "central"), quiet(), missing_metric_in_words(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The dirpath has changed from")  # the run goes on in a folder of its own
-        trainer.fit(module, datamodule=datamodule, ckpt_path=None if ckpt_path is None else str(ckpt_path))
-    epochs = trainer.current_epoch
-    trained = time.perf_counter() - begin
-    local = LocalTrainer(module, local_args)
-    clients = list(datamodule.client_datamodules()) if hasattr(datamodule, "client_datamodules") else []
-    failures: list[dict[str, Any]] = []
+    with RunLock() as lock:
+        folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"), lock, scratch=scratch)
+        if on_start is not None and not scratch:
+            on_start(folder.path)
+        trainer.loggers = folder.loggers
+        for callback in stock.checkpoint_callbacks:
+            if getattr(callback, "dirpath", "") is None:  # else it writes into the current folder where there is no logger
+                callback.dirpath = str(folder.path / "checkpoints")
+        best = BestEpoch(folder.path / "checkpoints" / LIGHTNING, chooses, None if ckpt_path is None else Path(ckpt_path))
+        savers = [callback for callback in stock.callbacks if isinstance(callback, Checkpoint)]  # they come last
+        stock.callbacks = [*(callback for callback in stock.callbacks if callback not in savers), best, *savers]
+        with stream(seed, "central"), quiet(), missing_metric_in_words(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The dirpath has changed from")  # the run goes on in a folder of its own
+            trainer.fit(module, datamodule=datamodule, ckpt_path=None if ckpt_path is None else str(ckpt_path))
+        epochs = trainer.current_epoch
+        trained = time.perf_counter() - begin
+        local = LocalTrainer(module, local_args)
+        clients = list(datamodule.client_datamodules()) if hasattr(datamodule, "client_datamodules") else []
+        failures: list[dict[str, Any]] = []
 
-    def evaluate(data: L.LightningDataModule, stage: str, epoch: int, client: int | None) -> dict[str, float] | None:
-        try:
-            return local.evaluate(data, stage)
-        except Exception as error:  # noqa: BLE001  what was trained is not lost for it
-            reason = f"{type(error).__name__}: {error}"
-            failures.append({"round": epoch, "client": client, "kind": "evaluate", "reason": reason})
-            return None
+        def evaluate(data: L.LightningDataModule, stage: str, epoch: int, client: int | None) -> dict[str, float] | None:
+            try:
+                return local.evaluate(data, stage)
+            except Exception as error:  # noqa: BLE001  what was trained is not lost for it
+                reason = f"{type(error).__name__}: {error}"
+                failures.append({"round": epoch, "client": client, "kind": "evaluate", "reason": reason})
+                return None
 
-    def score(epoch: int) -> dict[str, Any]:
-        return {
-            stage: summarise(
-                chooses.metric, chooses.mode, evaluate(datamodule, stage, epoch, None),
-                [evaluate(data, stage, epoch, client) for client, data in enumerate(clients)],
-            )
-            for stage in ("val", "test")
-        }  # fmt: skip
+        def score(epoch: int) -> dict[str, Any]:
+            return {
+                stage: summarise(
+                    chooses.metric, chooses.mode, evaluate(datamodule, stage, epoch, None),
+                    [evaluate(data, stage, epoch, client) for client, data in enumerate(clients)],
+                )
+                for stage in ("val", "test")
+            }  # fmt: skip
 
-    chosen = last = score(max(epochs - 1, 0))
-    best_epoch = epochs - 1 if best.epoch is None else best.epoch
-    if best.weights:
-        module.load_state_dict(best.weights)
-        chosen = score(best_epoch)
-    results = Results(
-        name=name,
-        strategy="Central",
-        seed=seed,
-        monitor=chooses,
-        num_clients=len(clients),
-        rounds_run=epochs,
-        best_round=best_epoch,
-        chosen=chosen,
-        last=last,
-        data=datamodule,
-        total_seconds=time.perf_counter() - begin,
-        train_seconds=trained,
-        failures=failures,
-    ).write(folder)
-    folder.close()
-    left_out.warn()
-    return results, None if scratch else folder.path
+        chosen = last = score(max(epochs - 1, 0))
+        best_epoch = epochs - 1 if best.epoch is None else best.epoch
+        if best.weights:
+            module.load_state_dict(best.weights)
+            chosen = score(best_epoch)
+        results = Results(
+            name=name,
+            strategy="Central",
+            seed=seed,
+            monitor=chooses,
+            num_clients=len(clients),
+            rounds_run=epochs,
+            best_round=best_epoch,
+            chosen=chosen,
+            last=last,
+            data=datamodule,
+            total_seconds=time.perf_counter() - begin,
+            train_seconds=trained,
+            failures=failures,
+        ).write(folder)
+        folder.close()
+        left_out.warn()
+        return results, None if scratch else folder.path
 
 
 def predict_centrally(

@@ -19,8 +19,8 @@ from fl_lightning.errors import ResumeError
 from fl_lightning.reporting.given import given, run_config, write_config
 from fl_lightning.reporting.rank import first_rank
 from fl_lightning.reporting.run_folder import RunFolder
+from fl_lightning.reporting.run_lock import RunLock
 from fl_lightning.run_state import Best, RunState
-from fl_lightning.settings import FederationSettings
 from fl_lightning.strategies.base import Strategy
 
 if TYPE_CHECKING:
@@ -33,17 +33,21 @@ class RunFiles:
     """Reads the checkpoint to go on from, if any, and then opens the run's folder.
 
     Args:
-        source: The checkpoint's folder; ``None`` begins anew.
+        trainer: Whose run it is.
+        given: ``ckpt_path`` of the checkpoint; ``None`` begins anew.
+        writes: Whether the run's folder may be written into; ``False`` reads only.
+        lock: Held over the run's folder from here on, if it is written into.
         identity: What the checkpoint must have been made with.
         initial: The strategy's state before round 1: what the checkpoint must hold to be loaded at all.
-        settings: Whether to go on all the same, and how many checkpoints are kept.
 
     Attributes:
+        source: The checkpoint's folder.
         home: The run's folder that ``source`` lies in; ``None`` if it lies in none.
         folder, checkpoints: After :meth:`open`.
 
     Raises:
         ResumeError: If the checkpoint was made with something else.
+        ValueError: If another process writes the run.
     """
 
     folder: RunFolder
@@ -51,12 +55,16 @@ class RunFiles:
 
     def __init__(
         self,
-        source: Path | None,
+        trainer: FederatedTrainer,
+        given: str | None,
+        writes: bool,
+        lock: RunLock,
         identity: Mapping[str, Any],
         initial: Mapping[str, Tensor],
-        settings: FederationSettings,
     ) -> None:
-        self.source, self.identity, self.settings = source, identity, settings
+        self.identity, self.settings, self.writes, self._lock = identity, trainer.settings, writes, lock
+        self.scratch = not writes or trainer.fast_dev_run or not first_rank()
+        source = self.source = None if given is None else self._claimed(trainer, given)
         self.tensors: dict[str, Tensor] = {}
         self.values: dict[str, Any] = {}
         self.home: Path | None = None
@@ -69,7 +77,7 @@ class RunFiles:
         then |= {name: value for name, value in before.items() if name not in then}
         lines = checkpoint.difference(self.values["identity"], dict(identity))
         different = first_difference(self.tensors, initial) if lines else None
-        if lines and (different or not settings.force):
+        if lines and (different or not self.settings.force):
             raise ResumeError(
                 f"`{source}` was made with another configuration, other clients or other data:\n  "
                 + "\n  ".join(lines)
@@ -81,20 +89,29 @@ class RunFiles:
                 )
             )
 
-    def open(self, trainer: FederatedTrainer, assembly: Assembly, writes: bool) -> None:
+    def _claimed(self, trainer: FederatedTrainer, given: str) -> Path:
+        """The checkpoint that is meant, in a run that no other process goes on with from here on."""
+        source = trainer.find_checkpoint(given)
+        home = checkpoint.run_of(source)
+        if home is None or self.scratch:
+            return source
+        self._lock.hold(home)
+        return checkpoint.find(given, home.parent, home)  # its writer may have gone on until now
+
+    def open(self, trainer: FederatedTrainer, assembly: Assembly) -> None:
         """Open the run's folder: a new one, or the checkpoint's, cut to where it was then; a temporary one if nothing is
         to be written."""
-        self.writes, self.scratch = writes, not writes or trainer.fast_dev_run or not first_rank()
         self.folder = RunFolder(
             trainer.root,
             trainer.name,
             trainer.logger,
+            self._lock,
             scratch=self.scratch,
             resume=None if self.scratch else self.home,
             purge_step=None if self.home is None or self.values["round"] == 0 else self.values["round"],
             keep_rows=0 if self.home is None else self.values["metrics_rows"],
         )
-        if writes:
+        if self.writes:
             trainer.run_dir = None if self.scratch else self.folder.path
         self.checkpoints = checkpoint.Checkpoints(self.folder.path / "checkpoints", self.settings.keep_last)
         if not self.scratch and self.home is None:

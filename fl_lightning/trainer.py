@@ -31,6 +31,7 @@ from fl_lightning.reporting.monitor import Monitor, is_better, selection_value
 from fl_lightning.reporting.pictures import show
 from fl_lightning.reporting.progress import Progress
 from fl_lightning.reporting.results import Results
+from fl_lightning.reporting.run_lock import RunLock
 from fl_lightning.run_files import RunFiles
 from fl_lightning.run_state import Best
 from fl_lightning.settings import FederationSettings
@@ -150,9 +151,9 @@ class FederatedTrainer:
     ) -> Iterator[_Run]:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.settings.engine.threads)
-        run = None
+        run, lock = None, RunLock()
         try:
-            run = _Run(self, module, datamodule, ckpt_path, write)
+            run = _Run(self, module, datamodule, ckpt_path, write, lock)
             with quiet():
                 yield run
         finally:
@@ -160,6 +161,7 @@ class FederatedTrainer:
                 run.close()
             else:  # it failed half-way through its set-up
                 self.settings.engine.close()
+            lock.release()
             torch.set_num_threads(threads)
 
     @property
@@ -184,7 +186,13 @@ class _Run:
     """One run: module, clients, strategy and folder, put together and checked before anything is trained."""
 
     def __init__(
-        self, trainer: FederatedTrainer, module: L.LightningModule, datamodule: Data, ckpt_path: str | None, write: bool
+        self,
+        trainer: FederatedTrainer,
+        module: L.LightningModule,
+        datamodule: Data,
+        ckpt_path: str | None,
+        write: bool,
+        lock: RunLock,
     ) -> None:
         self.started = time.perf_counter()
         self.trainer, self.settings = trainer, trainer.settings
@@ -197,8 +205,7 @@ class _Run:
         identity = self.all.identity(settings, seed, trainer.run_config, trainer.trainer_args)
         entries = self.all.entries
         strategy.start(entries.get(entries.shared), entries.private)
-        source = None if ckpt_path is None else trainer.find_checkpoint(ckpt_path)
-        files = self.files = RunFiles(source, identity, strategy.state(), settings)
+        files = self.files = RunFiles(trainer, ckpt_path, write, lock, identity, strategy.state())
         trainer.source_dir = files.home if ckpt_path is not None else trainer.source_dir
 
         if settings.fast_loops:
@@ -214,7 +221,7 @@ class _Run:
             start=Start(entries.get(self.engine.begun_alike(self.all.module, self.all.still))),
         )  # fmt: skip
         self.evaluation = Evaluation(strategy, self.federation, local, entries, self.all.server_data, self.monitor, seed)
-        files.open(trainer, self.all, writes=write)
+        files.open(trainer, self.all)
         self.folder = files.folder
         self.state = files.go_on(strategy, self.engine, self.federation)
         if self.state.is_new:

@@ -15,6 +15,7 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from fl_lightning.reporting.plain import plain
+from fl_lightning.reporting.run_lock import RunLock
 
 WRITTEN = ("results.json", "metrics.csv", "ledger.jsonl", "partition.json", "checkpoints")
 
@@ -26,13 +27,15 @@ class RunFolder:
         root: ``trainer.default_root_dir``; runs go to ``<root>/<name>/version_N``. Default ``runs``.
         name: Name of the run.
         loggers: ``trainer.logger`` as a user gives it: ``True`` / ``None`` (TensorBoard), ``False``, or loggers.
+        lock: Taken over the folder, unless it is a temporary one; whoever gives it releases it.
         resume: A run's folder to go on in, instead of a new one.
         purge_step: On resuming, the first round that will be logged anew.
         keep_rows: On resuming, how many rows of metrics.csv stay; the rest will be written anew.
         scratch: Use a temporary folder and no logger (fast_dev_run, and ranks other than 0).
 
     Raises:
-        ValueError: If a logger of the user's writes where there are files which the run would overwrite.
+        ValueError: If a logger of the user's writes where there are files which the run would overwrite, or another process
+            writes the run.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class RunFolder:
         root: str | None,
         name: str,
         loggers: Any,
+        lock: RunLock,
         resume: Path | None = None,
         purge_step: int | None = None,
         keep_rows: int = 0,
@@ -63,6 +67,7 @@ class RunFolder:
         else:
             self.path = new_version(base / name)
         self.path.mkdir(parents=True, exist_ok=True)
+        lock.hold(self.path)
         if not given and loggers is not False:
             version = re.fullmatch(r"version_\d+", self.path.name)
             parent = self.path.parent

@@ -209,9 +209,10 @@ def test_dollars_and_tildes_of_other_meaning_are_values(tmp_path):
 
 def test_home_in_the_runs_folder_is_the_home(tmp_path, monkeypatch):
     from fl_lightning.reporting.run_folder import RunFolder
+    from fl_lightning.reporting.run_lock import RunLock
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert RunFolder("~/r", "a", False).path == tmp_path / "r" / "a" / "version_0"
+    assert RunFolder("~/r", "a", False, RunLock()).path == tmp_path / "r" / "a" / "version_0"
 
 
 # ---- classes of the current folder -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from fl_lightning.reporting.monitor import Monitor
 from fl_lightning.reporting.plain import plain
 from fl_lightning.reporting.results import Results
 from fl_lightning.reporting.run_folder import RunFolder
+from fl_lightning.reporting.run_lock import RunLock
 
 
 def written(fed):
@@ -82,7 +83,7 @@ def test_rows_left_out_are_written_whatever_numbers_they_hold(tmp_path):
 
 
 def test_the_document_by_hand(tmp_path):
-    folder = RunFolder(str(tmp_path), "run", False)
+    folder = RunFolder(str(tmp_path), "run", False, RunLock())
     part = {"global": 0.5, "mean": float("nan"), "undefined": 2}
     data = Table(3, 1)
     document = Results(

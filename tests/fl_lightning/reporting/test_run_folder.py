@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from datamodules import SyntheticCitationDataModule
 from fl_lightning import FedAvg, FederatedTrainer
 from fl_lightning.reporting.run_folder import RunFolder, new_version
+from fl_lightning.reporting.run_lock import RunLock
 from lit_models import GraphSAGE, LitNodeClassifier
 
 ROUNDS = 3
@@ -54,7 +55,7 @@ def test_results_have_the_keys_of_the_design(fed):
 
 def test_files(fed):
     found = {p.name for p in fed.run_dir.iterdir() if not p.name.startswith(("events", "hparams"))}
-    assert found == {"config.yaml", "metrics.csv", "ledger.jsonl", "checkpoints", "partition.json", "results.json"}
+    assert found == {".lock", "config.yaml", "metrics.csv", "ledger.jsonl", "checkpoints", "partition.json", "results.json"}
     assert len(list(fed.run_dir.glob("events*"))) == 1
     record = json.loads((fed.run_dir / "partition.json").read_text())
     assert sorted(v for members in record["membership"] for v in members) == list(range(120)) and len(record["sha256"]) == 64
@@ -97,7 +98,7 @@ def test_the_global_score_is_on_the_original_graph(fed):
 
 
 def test_a_client_that_logs_new_values_later_gets_a_new_column(tmp_path):
-    folder = RunFolder(str(tmp_path), "run", False)
+    folder = RunFolder(str(tmp_path), "run", False, RunLock())
     folder.log({"a": 1.0}, 0)
     folder.log({"a": 2.0, "b": 3.0}, 1)
     folder.log({"b": 4.0, "c": None}, 2)
@@ -117,7 +118,7 @@ def test_versions_are_never_used_twice(tmp_path):
 
 
 def test_results_are_written_aside_and_renamed(tmp_path, monkeypatch):
-    folder = RunFolder(str(tmp_path), "run", False)
+    folder = RunFolder(str(tmp_path), "run", False, RunLock())
     folder.write_json("results.json", {"a": 1})
 
     def cut(*args, **kwargs):
@@ -148,7 +149,7 @@ def test_a_loggers_folder_with_files_that_a_run_would_overwrite_is_refused(tmp_p
 
 
 def test_what_is_undefined_is_not_logged(tmp_path):
-    folder = RunFolder(str(tmp_path), "run", False)
+    folder = RunFolder(str(tmp_path), "run", False, RunLock())
     folder.log({"a": float("nan"), "b": float("inf"), "c": None, "d": 1.0}, 0)
     folder.close()
     assert (folder.path / "metrics.csv").read_text().split() == ["round,d", "0,1.0"]
