@@ -1,6 +1,6 @@
 # make demo    set up, then local / federated / central training on an embedded graph
 # make test    set up, then the whole test suite
-# make lint    set up, then ruff
+# make lint    set up, then ruff: rules and layout
 # make types   set up, then mypy
 # make docs    set up, then the docs site in site/; a warning is an error
 # make test-newest   the suite with the newest lightning of the index, unless that is the pinned one; a certain one:
@@ -47,6 +47,7 @@ test-newest: $(VENV)/.installed-test
 
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed-test
 	@$(BIN)/mypy

@@ -83,8 +83,11 @@ def convolutions(batch: Any) -> tuple[dict[str, Callable[[], list[Tensor]]], flo
 
     forms = {"plain": plain, "factorised": factorised, "grouped": grouped}
     results = {name: run() for name, run in forms.items()}
-    apart = max(float((got - want).abs().max() / want.abs().max()) for name in ("factorised", "grouped")
-                for got, want in zip(results[name], results["plain"], strict=True))
+    apart = max(
+        float((got - want).abs().max() / want.abs().max())
+        for name in ("factorised", "grouped")
+        for got, want in zip(results[name], results["plain"], strict=True)
+    )
     return forms, apart
 
 
@@ -162,10 +165,16 @@ def main() -> int:
     }
     batch = batches[0]
     report = {
-        "benchmark": "nnconv", "data": name, "molecules": MOLECULES, "atoms": batch.num_nodes,
-        "bonds": batch.edge_index.size(1), "bond_types": int(batch.edge_type.unique().numel()),
-        **{key: round(value, 2) for key, value in figures.items()}, "targets": TARGETS,
-        "reached": {key: figures[key] >= target for key, target in TARGETS.items()}, "largest_difference": apart,
+        "benchmark": "nnconv",
+        "data": name,
+        "molecules": MOLECULES,
+        "atoms": batch.num_nodes,
+        "bonds": batch.edge_index.size(1),
+        "bond_types": int(batch.edge_type.unique().numel()),
+        **{key: round(value, 2) for key, value in figures.items()},
+        "targets": TARGETS,
+        "reached": {key: figures[key] >= target for key, target in TARGETS.items()},
+        "largest_difference": apart,
         "milliseconds": {"nnconv": conv, "mpnn_step": step},
         "versions": {"torch": torch.__version__, "torch_geometric": torch_geometric.__version__},
     }

@@ -66,9 +66,7 @@ class PlainFedPub:
         self.clients = [(data, *gcn_norm(data.edge_index, num_nodes=data.num_nodes)) for data in clients]
         self.proxy = (proxy.x, *gcn_norm(proxy.edge_index, num_nodes=proxy.num_nodes))
         self.shared = [[*model.weights, *model.biases] for model in models]
-        self.optimizers = [
-            torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=1e-6, fused=True) for model in models
-        ]
+        self.optimizers = [torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=1e-6, fused=True) for model in models]
         self.writer = SummaryWriter(str(directory))
 
     def round(self, round: int) -> None:
@@ -107,9 +105,7 @@ class PlainFedPub:
         received = [w.detach().clone() for w in model.weights]
         _, logits = model(data.x, edge_index, edge_weight)
         loss = F.cross_entropy(logits[data.train_mask], data.y[data.train_mask])
-        proximal = self.l2 * sum(
-            F.mse_loss(w * mu, w, reduction="sum") for w, mu in zip(received, model.masks, strict=True)
-        )
+        proximal = self.l2 * sum(F.mse_loss(w * mu, w, reduction="sum") for w, mu in zip(received, model.masks, strict=True))
         optimizer.zero_grad()
         (loss + proximal).backward()
         optimizer.step()

@@ -55,8 +55,7 @@ class PlainLoop:
             curves[f"clients/{number}/train/loss"] = self._train(data)
             models.append({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
         self.weights = {
-            name: torch.stack([m[name].double() for m in models]).mean(0).to(first.dtype)
-            for name, first in models[0].items()
+            name: torch.stack([m[name].double() for m in models]).mean(0).to(first.dtype) for name, first in models[0].items()
         }
         self.model.load_state_dict(self.weights)
         for prefix, data in [("", self.whole), *((f"clients/{n}/", d) for n, d in enumerate(self.clients))]:

@@ -65,9 +65,7 @@ class SyntheticCitationDataModule(GraphDataModule):
         block = torch.arange(self.num_nodes) % num_blocks
         block = block[torch.randperm(self.num_nodes, generator=generator(self.graph_seed, "citation", "order"))]
         y = block % self.num_classes
-        edge_index = block_model_edges(
-            block, self._probabilities(block), generator(self.graph_seed, "citation", "edges")
-        )
+        edge_index = block_model_edges(block, self._probabilities(block), generator(self.graph_seed, "citation", "edges"))
         x = bag_of_words(
             y, self.num_classes, self.num_features, self.words_per_node, self.topic_share,
             generator(self.graph_seed, "citation", "words"),

@@ -23,9 +23,7 @@ class PlanetoidDataModule(GraphDataModule):
     (:mod:`datamodules.rawfiles`).
     """
 
-    def __init__(
-        self, root: str = "data", name: Literal["Cora", "CiteSeer", "PubMed"] = "Cora", **options: Any
-    ) -> None:
+    def __init__(self, root: str = "data", name: Literal["Cora", "CiteSeer", "PubMed"] = "Cora", **options: Any) -> None:
         super().__init__(**options)
         self.root = root
         self.name: str = _choice(name, ("Cora", "CiteSeer", "PubMed"))

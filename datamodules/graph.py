@@ -88,9 +88,7 @@ class GraphDataModule(GraphLoaders):
         """The raw graph: ``x`` (dense or CSR, ``(N, F)``), ``y`` (int64 ``(N,)``, -1 = unlabeled), ``edge_index``;
         optionally ``num_classes`` (int), ``node_id`` (int64 ``(N,)``, default 0 to N-1) and the three published
         masks."""
-        raise NotImplementedError(
-            f"`{type(self).__name__}` must define `load(self) -> Data`, which gives the whole graph."
-        )
+        raise NotImplementedError(f"`{type(self).__name__}` must define `load(self) -> Data`, which gives the whole graph.")
 
     def share_out(self, graph: Data) -> Partition:
         """Positions in ``graph`` of each client's nodes; a dataset that brings its own clients overrides this."""
@@ -208,5 +206,3 @@ class GraphDataModule(GraphLoaders):
 
 def _has_version(module: str) -> bool:
     return hasattr(sys.modules.get(module), "__version__")
-
-

@@ -21,9 +21,7 @@ def clean_graph(raw: Data, name: str) -> tuple[Data, int]:
     """
     num_nodes = raw.y.numel()
     if num_nodes == 0 or raw.x.size(0) != num_nodes:
-        raise ValueError(
-            f"`{name}` needs one feature row per node, but has {raw.x.size(0)} rows and {num_nodes} labels."
-        )
+        raise ValueError(f"`{name}` needs one feature row per node, but has {raw.x.size(0)} rows and {num_nodes} labels.")
     y = raw.y.long()
     num_classes = int(raw["num_classes"]) if "num_classes" in raw else int(y.max()) + 1
     _check_labels(y, num_classes, name)

@@ -32,9 +32,7 @@ def client_findings(client: int, graph: Data) -> list[Finding]:
     isolated = isolated_nodes(graph)
     if graph.edge_index.size(1) == 0:
         message = f"Client {client} has {nodes} nodes and no edge: its model sees features only."
-        found.append(
-            finding("no_edges", client, nodes, message, fewer + " `louvain` and `metis` keep neighbours together.")
-        )
+        found.append(finding("no_edges", client, nodes, message, fewer + " `louvain` and `metis` keep neighbours together."))
     elif isolated:
         message = (
             f"{isolated} of {nodes} nodes of client {client} {either(isolated, 'has', 'have')} no neighbour there: features "
@@ -62,9 +60,7 @@ def graph_findings(graph: Data, lost: int, note: str) -> list[Finding]:
             f"{lost} of {edges} edges ({lost / edges:.1%}) {either(lost, 'joins', 'join')} nodes of different clients and "
             f"{either(lost, 'is', 'are')} lost to training."
         )
-        remedy = (
-            "Fewer clients or `data.init_args.partition: metis` lose fewer; FedSage+ generates the missing neighbours."
-        )
+        remedy = "Fewer clients or `data.init_args.partition: metis` lose fewer; FedSage+ generates the missing neighbours."
         found.append(finding("lost_edges", None, lost, message, remedy))
     bare = empty_rows(graph.x)
     if bare:

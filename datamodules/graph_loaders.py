@@ -33,9 +33,7 @@ class GraphLoaders(LightningDataModule):
         super().__init__()
         for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             if size is not None and size < 1:
-                raise ValueError(
-                    f"`data.init_args.{name}` is {size}, but must be at least 1, or null for the full graph."
-                )
+                raise ValueError(f"`data.init_args.{name}` is {size}, but must be at least 1, or null for the full graph.")
         check_num_neighbors(num_neighbors)
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.num_neighbors = tuple(num_neighbors)

@@ -40,8 +40,7 @@ def mend(data: Data, counts: Tensor, features: Tensor) -> Data:
     num_nodes, num_new = int(data.num_nodes or 0), len(features)
     if counts.shape != (num_nodes,) or counts.is_floating_point() or bool((counts < 0).any()):
         raise ValueError(
-            f"`counts` must be {num_nodes} integers >= 0, one per node; "
-            f"got {counts.dtype} of shape {tuple(counts.shape)}."
+            f"`counts` must be {num_nodes} integers >= 0, one per node; got {counts.dtype} of shape {tuple(counts.shape)}."
         )
     expected = (int(counts.sum()), data.x.shape[1])
     if features.shape != expected:

@@ -120,8 +120,7 @@ class GraphCSVDataModule(GraphDataModule):
                 raise ValueError(f"`data.init_args.{name}` must be one of {', '.join(choices)}, got {value!r}.")
         own: Literal["folder", "column"] | None
         own = "folder" if chosen == "folder" else "column" if chosen == "column" else None
-        super().__init__(num_clients=num_clients, **options,
-                         partition="random" if own else chosen)  # type: ignore[arg-type]  # `own` are the others
+        super().__init__(num_clients=num_clients, **options, partition="random" if own else chosen)  # type: ignore[arg-type]  # `own` are the others
         self.partition = chosen
         form = TableFormat(separator, encoding, header)
         named = tuple(features) if isinstance(features, list) else None
@@ -263,9 +262,7 @@ class GraphCSVDataModule(GraphDataModule):
                 "class_names": self.class_names, "links": counts, "notices": self.notices}  # fmt: skip
 
 
-def _choose_partition(
-    partition: str | None, client_column: str | None, folders: Sequence[Path], root: str, nodes: str
-) -> str:
+def _choose_partition(partition: str | None, client_column: str | None, folders: Sequence[Path], root: str, nodes: str) -> str:
     """The partition that is meant.
 
     Raises:
@@ -279,7 +276,5 @@ def _choose_partition(
             f"{partition!r} and client_column {client_column!r}."
         )
     if partition == "folder" and not folders:
-        raise ValueError(
-            f"`data.init_args.partition` is 'folder', but no folder below `{root}` has a file `{nodes}`."
-        )
+        raise ValueError(f"`data.init_args.partition` is 'folder', but no folder below `{root}` has a file `{nodes}`.")
     return partition

@@ -84,9 +84,7 @@ def read_planetoid(folder: Path, name: str) -> Data:
     num_nodes = max(num_known, int(test.max()) + 1)
 
     row = torch.cat([x_known[0], test[x_test[0]]])
-    x = csr_from_entries(
-        row, torch.cat([x_known[1], x_test[1]]), torch.cat([x_known[2], x_test[2]]), (num_nodes, num_features)
-    )
+    x = csr_from_entries(row, torch.cat([x_known[1], x_test[1]]), torch.cat([x_known[2], x_test[2]]), (num_nodes, num_features))
     y = torch.zeros(num_nodes, dtype=torch.long)
     y[:num_known] = torch.from_numpy(y_known.argmax(axis=1))
     y[test] = torch.from_numpy(y_test.argmax(axis=1))

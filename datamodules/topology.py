@@ -62,9 +62,7 @@ def subgraph_of(graph: Data, ids: Tensor) -> Data:
     """
     num_nodes, ids = int(graph.num_nodes), ids.long()
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
-        raise ValueError(
-            f"A subgraph needs ids from 0 to {num_nodes - 1}, but got {int(ids.min())} to {int(ids.max())}."
-        )
+        raise ValueError(f"A subgraph needs ids from 0 to {num_nodes - 1}, but got {int(ids.min())} to {int(ids.max())}.")
     local = torch.full((num_nodes,), -1, dtype=torch.long)
     local[ids] = torch.arange(ids.numel())
     if int((local >= 0).sum()) != ids.numel():

@@ -112,7 +112,7 @@ class FederatedCLI(LightningCLI):
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        with warnings.catch_warnings():            # `args` given in Python while sys.argv belongs to somebody else is fine
+        with warnings.catch_warnings():  # `args` given in Python while sys.argv belongs to somebody else is fine
             warnings.filterwarnings("ignore", ".*LightningCLI's args parameter.*")
             super().parse_arguments(parser, args)
         check_plain(self.config[self.config["subcommand"]].as_dict())

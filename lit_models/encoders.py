@@ -37,9 +37,7 @@ class Encoder(nn.Module):
                 f"num_layers: {num_layers}, hidden_channels: {hidden_channels}."
             )
         if not 0.0 <= dropout < 1.0:
-            raise ValueError(
-                f"`{name}` needs 0 <= dropout < 1, but `model.init_args.encoder.init_args.dropout` is {dropout}."
-            )
+            raise ValueError(f"`{name}` needs 0 <= dropout < 1, but `model.init_args.encoder.init_args.dropout` is {dropout}.")
         self.hidden_channels, self.num_layers, self.dropout = hidden_channels, num_layers, dropout
         self.convs = nn.ModuleList()
         self._widths: tuple[int, int] | None = None

@@ -40,9 +40,7 @@ class BondGroups:
     target: RowSum
 
     @classmethod
-    def from_types(
-        cls, edge_index: Tensor, edge_type: Tensor, num_nodes: int, num_targets: int | None = None
-    ) -> BondGroups:
+    def from_types(cls, edge_index: Tensor, edge_type: Tensor, num_nodes: int, num_targets: int | None = None) -> BondGroups:
         """Group by ``edge_type``, int64 [E]: any values below ``2**63 / num_nodes``, equal for equal feature rows.
 
         ``num_targets``: number of target rows, where they are others than the ``num_nodes`` source rows.
@@ -63,8 +61,9 @@ class BondGroups:
         return cls(edge_of_pair[first_pair], tuple(sizes.tolist()), gather, scatter)
 
 
-def bond_groups(edge_index: Tensor, edge_attr: Tensor, num_nodes: int, edge_type: Tensor | None = None,
-                max_types: int = 64) -> BondGroups | None:
+def bond_groups(
+    edge_index: Tensor, edge_attr: Tensor, num_nodes: int, edge_type: Tensor | None = None, max_types: int = 64
+) -> BondGroups | None:
     """Group the bonds of a batch by distinct feature row; ``None`` where the factorised form is to be used instead.
 
     Args:
@@ -117,8 +116,16 @@ class FastNNConv(nn.Module):
         x [N, I], edge_index [2, E], edge_attr [E, D] -> [N, O].
     """
 
-    def __init__(self, in_channels: int, out_channels: int, nn: nn.Module, aggr: str = "add", root_weight: bool = False,
-                 bias: bool = True, max_types: int = 64) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        nn: nn.Module,
+        aggr: str = "add",
+        root_weight: bool = False,
+        bias: bool = True,
+        max_types: int = 64,
+    ) -> None:
         super().__init__()
         if aggr != "add":
             raise ValueError(f"`FastNNConv` needs aggr='add', found {aggr!r}. Use `torch_geometric.nn.NNConv`.")

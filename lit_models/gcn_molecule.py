@@ -27,8 +27,9 @@ class GCNMolecule(MoleculeEncoder):
 
     choices = ("vertex", "x")
 
-    def __init__(self, hidden_channels: int = 64, num_layers: int = 3, readout: str = "mean",
-                 perturb: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, hidden_channels: int = 64, num_layers: int = 3, readout: str = "mean", perturb: Sequence[str] | None = None
+    ) -> None:
         super().__init__(perturb)
         self.hidden_channels, self.num_layers, self.readout = hidden_channels, num_layers, check_readout(readout)
 

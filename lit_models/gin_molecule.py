@@ -31,8 +31,9 @@ class GINMolecule(MoleculeEncoder):
 
     choices = ("vertex", "x", "edge_attr")
 
-    def __init__(self, hidden_channels: int = 64, num_layers: int = 3, readout: str = "add",
-                 perturb: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, hidden_channels: int = 64, num_layers: int = 3, readout: str = "add", perturb: Sequence[str] | None = None
+    ) -> None:
         super().__init__(perturb)
         self.hidden_channels, self.num_layers, self.readout = hidden_channels, num_layers, check_readout(readout)
 
@@ -40,8 +41,9 @@ class GINMolecule(MoleculeEncoder):
         hidden, bond = self.hidden_channels, schema_entry(schema, "bond_features", "GINMolecule")
         self.project_vertex = nn.Linear(schema_entry(schema, "atom_features", "GINMolecule"), hidden)
         self.convs = nn.ModuleList(
-            GINEConv(nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden)),
-                     train_eps=True, edge_dim=bond)
+            GINEConv(
+                nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden)), train_eps=True, edge_dim=bond
+            )
             for _ in range(self.num_layers)
         )
         self.head = mlp_head(hidden, hidden, schema_entry(schema, "num_tasks", "GINMolecule"))

@@ -114,8 +114,7 @@ def apply_masks(module: nn.Module, prune_below: float = 1e-3) -> nn.Module:
         layer.prune_below = float(prune_below)
     if next(masked_layers(module), None) is None:
         raise ValueError(
-            f"`{type(module).__name__}` has no weight matrix to mask: "
-            "no layer has a parameter `weight` of two dimensions."
+            f"`{type(module).__name__}` has no weight matrix to mask: no layer has a parameter `weight` of two dimensions."
         )
     return module
 

@@ -76,8 +76,10 @@ class LitMoleculePredictor(LitGraphModule):
         if variant not in ("paper", "official"):
             raise ValueError(f"`model.init_args.variant` must be 'paper' or 'official', found {variant!r}.")
         if not isinstance(encoder, MoleculeEncoder):
-            raise ValueError("`model.init_args.encoder` of LitMoleculePredictor must be a molecule encoder "
-                             f"(lit_models.MPNN, SchNet, GINMolecule, GCNMolecule), found {type(encoder).__name__}.")
+            raise ValueError(
+                "`model.init_args.encoder` of LitMoleculePredictor must be a molecule encoder "
+                f"(lit_models.MPNN, SchNet, GINMolecule, GCNMolecule), found {type(encoder).__name__}."
+            )
         self.encoder = encoder
         self.loss, self.variant = loss, variant
         self._seen: Tensor | None = None  # bool (T,): tasks with a label so far in this fit
@@ -89,14 +91,18 @@ class LitMoleculePredictor(LitGraphModule):
     def build_layers(self, schema: dict[str, Any]) -> None:
         task = schema.get("task")
         if task not in ("regression", "classification"):
-            raise ValueError("LitMoleculePredictor needs `task: regression` or `task: classification` in the data's "
-                             f"schema, found {task!r} among {sorted(schema)}. Use a molecule data module.")
+            raise ValueError(
+                "LitMoleculePredictor needs `task: regression` or `task: classification` in the data's "
+                f"schema, found {task!r} among {sorted(schema)}. Use a molecule data module."
+            )
         if self.loss is None:
             self.loss = "bce" if task == "classification" else "l1" if schema.get("metric") == "mae" else "mse"
         if LOSSES[self.loss] != task:
             fitting = sorted(name for name, kind in LOSSES.items() if kind == task)
-            raise ValueError(f"`model.init_args.loss: {self.loss}` is for {LOSSES[self.loss]}, but the data's task is "
-                             f"{task}. Leave it out or use one of {fitting}.")
+            raise ValueError(
+                f"`model.init_args.loss: {self.loss}` is for {LOSSES[self.loss]}, but the data's task is "
+                f"{task}. Leave it out or use one of {fitting}."
+            )
         self.monitor, self.monitor_mode = MONITORS[self.loss]
         self.num_tasks = int(schema["num_tasks"])
         mean, std = schema.get("label_mean"), schema.get("label_std")
@@ -203,8 +209,10 @@ class LitMoleculePredictor(LitGraphModule):
         if not self.is_regression and bool(((target < 0) | (target > 1)).any()):
             row, task = ((target < 0) | (target > 1)).nonzero()[0].tolist()
             who, label = int(_sample_ids(batch, outputs)[row]), float(target[row, task])
-            raise ValueError(f"Molecule {who} has label {label} for task {task}; classification needs 0, 1 or missing "
-                             "(NaN). Correct it, or use a data set with `task: regression`.")
+            raise ValueError(
+                f"Molecule {who} has label {label} for task {task}; classification needs 0, 1 or missing "
+                "(NaN). Correct it, or use a data set with `task: regression`."
+            )
         return target, torch.ones_like(mask) if self.variant == "official" else mask
 
 
@@ -228,8 +236,9 @@ def _labels(batch: Any, outputs: Tensor) -> Tensor:
     """The batch's labels in their unit, (B, T), NaN where missing."""
     labels = batch.y.unsqueeze(1) if batch.y.dim() == 1 else batch.y
     if labels.shape != outputs.shape:
-        raise ValueError(f"Labels `y` need shape {tuple(outputs.shape)} (molecules, tasks), NaN where missing; found "
-                         f"{tuple(batch.y.shape)}.")
+        raise ValueError(
+            f"Labels `y` need shape {tuple(outputs.shape)} (molecules, tasks), NaN where missing; found {tuple(batch.y.shape)}."
+        )
     return labels.to(outputs.dtype)
 
 
@@ -237,8 +246,10 @@ def _sample_ids(batch: Any, outputs: Tensor) -> Tensor:
     ids = getattr(batch, "sample_id", None)
     if ids is None or ids.numel() != outputs.size(0):
         found = "none" if ids is None else ids.numel()
-        raise ValueError(f"A batch of {outputs.size(0)} molecules needs `sample_id`, one int64 id for each (its row in "
-                         f"the data set); found {found}.")
+        raise ValueError(
+            f"A batch of {outputs.size(0)} molecules needs `sample_id`, one int64 id for each (its row in "
+            f"the data set); found {found}."
+        )
     return ids.view(-1)
 
 
@@ -306,8 +317,12 @@ class RegressionScores(_TaskScores):
         defined = self.count > 0
         number = self.count.clamp(min=1)
         rmse, mae = (self.squared / number).sqrt(), self.absolute / number
-        return {**task_mean("rmse", rmse, defined), **task_mean("mae", mae, defined), **self.mean_loss(),
-                "undefined_tasks": (~defined).sum().float()}
+        return {
+            **task_mean("rmse", rmse, defined),
+            **task_mean("mae", mae, defined),
+            **self.mean_loss(),
+            "undefined_tasks": (~defined).sum().float(),
+        }
 
 
 class AurocScores(_TaskScores):

@@ -84,8 +84,13 @@ class Set2Set(nn.Module):
 
     def _layers(self) -> list[tuple[Tensor, Tensor]]:
         lstm = self.lstm
-        return [(torch.cat([getattr(lstm, f"weight_ih_l{k}"), getattr(lstm, f"weight_hh_l{k}")], dim=1),
-                 getattr(lstm, f"bias_ih_l{k}") + getattr(lstm, f"bias_hh_l{k}")) for k in range(lstm.num_layers)]
+        return [
+            (
+                torch.cat([getattr(lstm, f"weight_ih_l{k}"), getattr(lstm, f"weight_hh_l{k}")], dim=1),
+                getattr(lstm, f"bias_ih_l{k}") + getattr(lstm, f"bias_hh_l{k}"),
+            )
+            for k in range(lstm.num_layers)
+        ]
 
 
 class MPNN(MoleculeEncoder):
@@ -104,8 +109,15 @@ class MPNN(MoleculeEncoder):
 
     choices = ("vertex", "edge", "x", "edge_attr")
 
-    def __init__(self, hidden_channels: int = 64, edge_hidden_channels: int = 16, num_steps: int = 3,
-                 set2set_iters: int = 3, set2set_layers: int = 3, perturb: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        hidden_channels: int = 64,
+        edge_hidden_channels: int = 16,
+        num_steps: int = 3,
+        set2set_iters: int = 3,
+        set2set_layers: int = 3,
+        perturb: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(perturb)
         self.hidden_channels, self.edge_hidden_channels = hidden_channels, edge_hidden_channels
         self.num_steps = num_steps
@@ -117,8 +129,9 @@ class MPNN(MoleculeEncoder):
         self.project_vertex = nn.Linear(atom, atom)
         self.project_edge = nn.Linear(bond, bond)
         self.lin0 = nn.Linear(atom, hidden)
-        edge_network = nn.Sequential(nn.Linear(bond, self.edge_hidden_channels), nn.ReLU(),
-                                     nn.Linear(self.edge_hidden_channels, hidden * hidden))
+        edge_network = nn.Sequential(
+            nn.Linear(bond, self.edge_hidden_channels), nn.ReLU(), nn.Linear(self.edge_hidden_channels, hidden * hidden)
+        )
         self.conv = FastNNConv(hidden, hidden, edge_network)
         self.gru = nn.GRU(hidden, hidden)
         self.set2set = Set2Set(hidden, self.set2set_iters, self.set2set_layers)
@@ -130,7 +143,12 @@ class MPNN(MoleculeEncoder):
         return self.project_edge(batch.edge_attr) if name == "edge" else getattr(batch, name)
 
     def embed(  # type: ignore[override]  # its own names of `choices`
-        self, batch: Any, *, vertex: Tensor | None = None, edge: Tensor | None = None, x: Tensor | None = None,
+        self,
+        batch: Any,
+        *,
+        vertex: Tensor | None = None,
+        edge: Tensor | None = None,
+        x: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> Tensor:
         """The set2set output, [B, 2 H]. Keywords replace the projected or raw inputs: [n, F], [E, D]."""

@@ -98,8 +98,15 @@ class SchNet(MoleculeEncoder):
     choices = ("pos",)
     uses_positions = True
 
-    def __init__(self, hidden_channels: int = 128, num_filters: int = 128, num_interactions: int = 6,
-                 num_gaussians: int = 50, cutoff: float = 10.0, perturb: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        hidden_channels: int = 128,
+        num_filters: int = 128,
+        num_interactions: int = 6,
+        num_gaussians: int = 50,
+        cutoff: float = 10.0,
+        perturb: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(perturb)
         if not cutoff > 0 or num_gaussians < 2:
             raise ValueError(f"`SchNet` needs cutoff > 0 and num_gaussians >= 2; found {cutoff} and {num_gaussians}.")
@@ -121,8 +128,10 @@ class SchNet(MoleculeEncoder):
     def atom_states(self, batch: Any, pos: Tensor | None = None) -> Tensor:
         """What the readout sums, [n, H / 2]."""
         if getattr(batch, "z", None) is None or getattr(batch, "pos", None) is None:
-            raise ValueError("`SchNet` needs atomic numbers `z` and positions `pos` in each batch. Use data with 3D "
-                             "positions (QM9), or an encoder on bonds: `lit_models.MPNN`.")
+            raise ValueError(
+                "`SchNet` needs atomic numbers `z` and positions `pos` in each batch. Use data with 3D "
+                "positions (QM9), or an encoder on bonds: `lit_models.MPNN`."
+            )
         pos = batch.pos if pos is None else pos
         pairs, distance = radius_pairs(pos, *molecule_of_atom(batch), self.cutoff)
         gather = RowSum.gather(pairs.flip(0).flatten(), pos.size(0))

@@ -24,7 +24,7 @@ def test_readme_python_runs(tmp_path, monkeypatch):
     first, then, ours = blocks("README.md")
     names: dict = {"__name__": "readme"}
     exec(compile(first, "README.md", "exec"), names)
-    assert names["results"]["test"]["mean"] < 1.0        # an untrained model scores about 4
+    assert names["results"]["test"]["mean"] < 1.0  # an untrained model scores about 4
     assert (names["trainer"].run_dir / "results.json").is_file()
     exec(compile(then, "README.md", "exec"), names)
     best, loaded = names["model"].state_dict(), names["loaded"].state_dict()
@@ -57,7 +57,10 @@ def examples() -> dict:
 
 def train(tmp_path, strategy, objective=None, rounds=3, ckpt_path=None, name="docs"):
     trainer = FederatedTrainer(
-        num_rounds=rounds, strategy=strategy, seed=0, name=name,
+        num_rounds=rounds,
+        strategy=strategy,
+        seed=0,
+        name=name,
         trainer={"accelerator": "cpu", "logger": False, "default_root_dir": str(tmp_path)},
     )
     module = LitNodeClassifier(GraphSAGE(hidden_channels=8), objective)
@@ -132,8 +135,11 @@ def test_documented_encoder_of_nodes_by_hand(examples):
     encoder = examples["SumNeighbours"](num_layers=1)
     encoder.build(1, 1)
     with torch.no_grad():
-        for parameter, value in ((encoder.convs[0].lin_root.weight, 2.0), (encoder.convs[0].lin_rel.weight, 10.0),
-                                 (encoder.convs[0].lin_rel.bias, 1.0)):
+        for parameter, value in (
+            (encoder.convs[0].lin_root.weight, 2.0),
+            (encoder.convs[0].lin_rel.weight, 10.0),
+            (encoder.convs[0].lin_rel.bias, 1.0),
+        ):
             parameter.fill_(value)
     x, edge_index = torch.tensor([[1.0], [2.0], [4.0], [8.0]]), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     expected = torch.tensor([[23.0], [55.0], [29.0], [17.0]])
@@ -166,7 +172,10 @@ def test_documented_data_sets_and_encoders_train_in_a_federation(examples, tmp_p
         ("molecules", LitMoleculePredictor(examples["AtomBag"](8)), chains),
     ):
         trainer = FederatedTrainer(
-            num_rounds=1, strategy=FedAvg(), seed=0, name=name,
+            num_rounds=1,
+            strategy=FedAvg(),
+            seed=0,
+            name=name,
             trainer={"max_steps": 1, "accelerator": "cpu", "logger": False, "default_root_dir": str(tmp_path)},
         )
         results = trainer.fit(module, data)
@@ -235,7 +244,10 @@ def test_readme_names_only_configs_that_exist():
     for name in re.findall(r"configs/([\w{},]+)\.yaml", text):
         stems = [name]
         while any("{" in s for s in stems):
-            stems = [re.sub(r"\{[^}]*\}", part, s, count=1) for s in stems
-                     for part in re.search(r"\{([^}]*)\}", s).group(1).split(",")]
+            stems = [
+                re.sub(r"\{[^}]*\}", part, s, count=1)
+                for s in stems
+                for part in re.search(r"\{([^}]*)\}", s).group(1).split(",")
+            ]
         for stem in stems:
             assert f"{stem}.yaml" in CONFIGS, stem

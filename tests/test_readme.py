@@ -14,9 +14,7 @@ from fl_lightning.comparison.plan import read_plan
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = [
-    line.split(" #")[0].strip()
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    for line in block.split("\n")
+    line.split(" #")[0].strip() for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL) for line in block.split("\n")
 ]
 
 
@@ -47,9 +45,7 @@ def test_every_command_parses():
         "            assert stop.code in (0, None), command\n"
         "    assert 'data:' in said.getvalue(), command\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps(commands)], capture_output=True, text=True, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", script, json.dumps(commands)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -4,6 +4,7 @@ The key hashes the input, the options, the version of RDKit and of this format, 
 written whole or not at all; one that cannot be read, or whose arrays do not fit together, is computed anew, and one that
 cannot be written is done without.
 """
+
 from __future__ import annotations
 
 import hashlib

@@ -2,6 +2,7 @@
 
 Ligands of the kinase c-Met's data set CHEMBL2321810 in RDKit's ``Contrib/FreeWilson``; activity in log units (pIC50).
 """
+
 from __future__ import annotations
 
 import csv
@@ -24,8 +25,10 @@ class ChEMBLDataModule(MoleculeDataModule):
             with open(folder / "CHEMBL2321810_act.csv", newline="") as file:
                 activity = {row["Name"]: float(row["Act"]) for row in csv.DictReader(file)}
         except OSError as error:
-            raise ValueError(f"this RDKit lacks the embedded data set ({error}): install RDKit's wheel from PyPI (`pip "
-                             "install rdkit`), which has `Contrib/FreeWilson/data`.") from error
+            raise ValueError(
+                f"this RDKit lacks the embedded data set ({error}): install RDKit's wheel from PyPI (`pip "
+                "install rdkit`), which has `Contrib/FreeWilson/data`."
+            ) from error
         smiles, names = zip(*(line.split()[:2] for line in lines if line.strip()), strict=True)
         y = np.array([[activity.get(name, np.nan)] for name in names], dtype=np.float32)
         return self.from_table(MoleculeTable(smiles, y, ["activity"], {"name": names}, ["log10(1/M)"]))

@@ -3,6 +3,7 @@
 Such rows pull the model both ways, and where one of them is evaluated the best model is marked down. Repeats whose labels
 agree are found by :func:`~datamodules.molecules.repeats.duplicate_findings`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +22,9 @@ REMEDIES = {
 }
 
 
-def contradiction_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray], clients: Sequence[Mapping[str, np.ndarray]],
-                           classification: bool) -> list[Finding]:
+def contradiction_findings(
+    molecules: MoleculeSet, split: Mapping[str, np.ndarray], clients: Sequence[Mapping[str, np.ndarray]], classification: bool
+) -> list[Finding]:
     """Within a client, between clients, and between the training part and the server's val or test part.
 
     Args:
@@ -82,11 +84,12 @@ def _suspects(molecules: MoleculeSet, y: np.ndarray, apart: np.ndarray) -> Itera
     spread = np.fmax.reduceat(y[order], starts) - np.fmin.reduceat(y[order], starts)  # nan where there is no label
     ends = np.append(starts[1:], len(order))
     for number in np.flatnonzero((spread > apart).any(1)):
-        yield order[starts[number]:ends[number]]
+        yield order[starts[number] : ends[number]]
 
 
-def _pairs(rows: np.ndarray, y: np.ndarray, apart: float, owner: np.ndarray,
-           stage: np.ndarray) -> Iterator[tuple[Where, tuple[int, int], np.ndarray]]:
+def _pairs(
+    rows: np.ndarray, y: np.ndarray, apart: float, owner: np.ndarray, stage: np.ndarray
+) -> Iterator[tuple[Where, tuple[int, int], np.ndarray]]:
     """Where one molecule contradicts itself in one task: kind and client of a finding, two rows that show it, and all of its
     rows there."""
     rows = rows[np.isfinite(y[rows])]
@@ -124,15 +127,25 @@ def _told(molecules: MoleculeSet, task: int, pair: tuple[int, int]) -> str:
 
 
 def _list_label(molecules: MoleculeSet, task: int, place: int) -> dict[str, Any]:
-    return {**molecules.list_row(place), "molecule": molecules.canonical[place], "task": molecules.task_names[task],
-            "label": float(molecules.packed.y[place, task])}
+    return {
+        **molecules.list_row(place),
+        "molecule": molecules.canonical[place],
+        "task": molecules.task_names[task],
+        "label": float(molecules.packed.y[place, task]),
+    }
 
 
 def _finding(kind: str, client: int | None, told: list[str], rows: list[dict[str, Any]], classification: bool) -> Finding:
-    place = {"contradicting_labels": f"at client {client}", "contradicting_labels_across_clients": "at different clients",
-             "contradicting_labels_train_val": "in the training part and in the server's val part",
-             "contradicting_labels_train_test": "in the training part and in the server's test part"}[kind]
-    what = ("contradicting labels, 0 and 1," if classification else "contradicting labels, farther apart than one standard "
-            f"deviation of the task (quartile distance / {NORMAL}),")
+    place = {
+        "contradicting_labels": f"at client {client}",
+        "contradicting_labels_across_clients": "at different clients",
+        "contradicting_labels_train_val": "in the training part and in the server's val part",
+        "contradicting_labels_train_test": "in the training part and in the server's test part",
+    }[kind]
+    what = (
+        "contradicting labels, 0 and 1,"
+        if classification
+        else f"contradicting labels, farther apart than one standard deviation of the task (quartile distance / {NORMAL}),"
+    )
     number = f"{len(told)} {either(len(told), 'molecule has', 'molecules have')}"
     return finding(kind, client, len(told), f"{number} {what} {place}: {name_first(told)}.", REMEDIES[classification], rows)

@@ -5,6 +5,7 @@
 A data set is a subclass of ``MoleculeDataModule`` with one method, ``load() -> MoleculeSet``. Validation and test
 molecules stay on the server, as in FedChem's protocol; with ``client_holdout`` each client has some of its own, too.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -104,8 +105,10 @@ class MoleculeDataModule(MoleculeLoaders):
         if not alpha > 0:
             raise ValueError(f"`data.init_args.alpha` must be a positive number, got {alpha}.")
         if (partition == "column") != (client_column is not None):
-            raise ValueError("`data.init_args.partition: column` and `data.init_args.client_column` belong together: "
-                             f"got partition {partition!r} and client_column {client_column!r}.")
+            raise ValueError(
+                "`data.init_args.partition: column` and `data.init_args.client_column` belong together: "
+                f"got partition {partition!r} and client_column {client_column!r}."
+            )
         self.num_clients, self.partition, self.alpha, self.seed = num_clients, partition, alpha, seed
         self.split, self.split_seed, self.fractions = split, split_seed, splits.check_fractions(fractions)
         self.min_client_size, self.client_column, self.label_task = min_client_size, client_column, label_task
@@ -151,8 +154,18 @@ class MoleculeDataModule(MoleculeLoaders):
         self._molecules, self._division = molecules, division
 
     def _division_spec(self) -> DivisionSpec:
-        return DivisionSpec(self.partition, self.num_clients, self.alpha, self.seed, self.split, self.split_seed,
-                            self.min_client_size, self.client_column, self.label_task, self.client_holdout)
+        return DivisionSpec(
+            self.partition,
+            self.num_clients,
+            self.alpha,
+            self.seed,
+            self.split,
+            self.split_seed,
+            self.min_client_size,
+            self.client_column,
+            self.label_task,
+            self.client_holdout,
+        )
 
     # The federation's data seam
 
@@ -219,8 +232,9 @@ class MoleculeDataModule(MoleculeLoaders):
             for parts in self.division.clients:
                 own = np.sort(np.concatenate(list(parts.values())))
                 local = {name: np.searchsorted(own, part) for name, part in parts.items()}
-                self._clients.append(ClientMoleculeDataModule(packed.select(own), local, schema, self.batch_size,
-                                                              self.eval_batch_size))
+                self._clients.append(
+                    ClientMoleculeDataModule(packed.select(own), local, schema, self.batch_size, self.eval_batch_size)
+                )
         return self._clients
 
     def partition_record(self) -> dict[str, Any]:
@@ -238,8 +252,13 @@ class MoleculeDataModule(MoleculeLoaders):
 
     def report(self) -> dict[str, Any]:
         """What ``inspect`` shows: :func:`~datamodules.molecules.report.report_molecules`."""
-        options = {"dataset": type(self).__name__, "fragments": self.fragments, "acyclic": self.acyclic,
-                   "batch_size": self.batch_size, "sizes": self.part_sizes(len(self.molecules))}
+        options = {
+            "dataset": type(self).__name__,
+            "fragments": self.fragments,
+            "acyclic": self.acyclic,
+            "batch_size": self.batch_size,
+            "sizes": self.part_sizes(len(self.molecules)),
+        }
         return report_molecules(self.molecules, self.division, self._division_spec(), self.schema, options)
 
 

@@ -1,4 +1,5 @@
 """Who gets which molecules: the server's train, val and test part, and the training part shared out among clients."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -52,8 +53,9 @@ class Division:
         return [parts["train"] for parts in self.clients]
 
 
-def divide(molecules: MoleculeSet, groups: np.ndarray, spec: DivisionSpec, sizes: tuple[int, int, int],
-           regression: bool) -> Division:
+def divide(
+    molecules: MoleculeSet, groups: np.ndarray, spec: DivisionSpec, sizes: tuple[int, int, int], regression: bool
+) -> Division:
     """Split molecules, and share the training part out.
 
     Args:
@@ -86,8 +88,9 @@ def _split(groups: np.ndarray, spec: DivisionSpec, sizes: tuple[int, int, int]) 
     return {name: np.sort(part) for name, part in parts.items()}
 
 
-def _share(molecules: MoleculeSet, groups: np.ndarray, train: np.ndarray, spec: DivisionSpec,
-           regression: bool) -> tuple[list[np.ndarray], list[str]]:
+def _share(
+    molecules: MoleculeSet, groups: np.ndarray, train: np.ndarray, spec: DivisionSpec, regression: bool
+) -> tuple[list[np.ndarray], list[str]]:
     """Positions within ``train`` of each client, and the clients' names."""
     if spec.partition == "column":
         members, names = shares.column_partition(_client_column(molecules, spec.client_column))
@@ -121,8 +124,12 @@ def _hold_out(client: int, part: np.ndarray, labelled: np.ndarray, spec: Divisio
     held = round(spec.client_holdout * len(part))
     order = np.random.default_rng(derive_seed(spec.seed, "holdout", client)).permutation(part)
     train = order[held:]
-    parts = {"train": train[labelled[train]], "val": order[:held // 2], "test": order[held // 2:held],
-             "unlabelled": train[~labelled[train]]}
+    parts = {
+        "train": train[labelled[train]],
+        "val": order[: held // 2],
+        "test": order[held // 2 : held],
+        "unlabelled": train[~labelled[train]],
+    }
     return {name: np.sort(positions) for name, positions in parts.items()}
 
 
@@ -132,8 +139,7 @@ def scaffold_distances(division: Division, num_clients: int, seed: int) -> tuple
     order = np.argsort(train)
     members = [order[np.searchsorted(train[order], part)] for part in division.members]
     iid = shares.iid_partition(len(train), min(num_clients, len(train)), derive_seed(seed, "iid reference"))
-    return (shares.total_variation(labels[train], members),
-            float(np.nanmean(shares.total_variation(labels[train], iid))))
+    return (shares.total_variation(labels[train], members), float(np.nanmean(shares.total_variation(labels[train], iid))))
 
 
 def list_rows(molecules: MoleculeSet, positions: np.ndarray) -> list[int]:

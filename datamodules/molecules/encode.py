@@ -2,6 +2,7 @@
 
 The code arrays are compact (8 bytes an atom, 12 a bond) and are decoded to features when batched (``packed.py``).
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -44,8 +45,9 @@ class EncodedTable:
     reason: list[str]
 
 
-def encode_table(smiles: Sequence[str], fragments: str = "all", num_workers: int | None = None,
-                 cache_dir: str | Path | None = None) -> EncodedTable:
+def encode_table(
+    smiles: Sequence[str], fragments: str = "all", num_workers: int | None = None, cache_dir: str | Path | None = None
+) -> EncodedTable:
     """Encodes the rows of a table.
 
     Args:
@@ -61,13 +63,21 @@ def encode_table(smiles: Sequence[str], fragments: str = "all", num_workers: int
         raise ValueError(f"`data.init_args.fragments` must be one of {', '.join(FRAGMENTS)}, got {fragments!r}.")
     rows = [text if isinstance(text, str) else "" for text in smiles]
     arrays = cached(
-        cache_dir, content_key("smiles", fragments, rows),
+        cache_dir,
+        content_key("smiles", fragments, rows),
         lambda: concatenate(map_chunks(partial(encode_chunk, fragments=fragments), rows, num_workers, "featurising")),
-        lambda stored: fault_of(stored, encode_chunk([]), len(rows), {"atom_code": "atom_count", "bonds": "bond_count"}))
+        lambda stored: fault_of(stored, encode_chunk([]), len(rows), {"atom_code": "atom_count", "bonds": "bond_count"}),
+    )
     return EncodedTable(
-        atom_count=arrays["atom_count"], bond_count=arrays["bond_count"], atom_code=arrays["atom_code"],
-        bonds=arrays["bonds"], num_fragments=arrays["num_fragments"], canonical=unpack_strings(arrays["canonical"]),
-        scaffold=unpack_strings(arrays["scaffold"]), reason=unpack_strings(arrays["reason"]))
+        atom_count=arrays["atom_count"],
+        bond_count=arrays["bond_count"],
+        atom_code=arrays["atom_code"],
+        bonds=arrays["bonds"],
+        num_fragments=arrays["num_fragments"],
+        canonical=unpack_strings(arrays["canonical"]),
+        scaffold=unpack_strings(arrays["scaffold"]),
+        reason=unpack_strings(arrays["reason"]),
+    )
 
 
 def encode_chunk(smiles: Sequence[str], fragments: str = "all") -> Arrays:
@@ -89,10 +99,16 @@ def encode_chunk(smiles: Sequence[str], fragments: str = "all") -> Arrays:
             counts.append((0, 0, 0))
     table = np.array(counts, dtype=np.int64).reshape(-1, 3)
     canonical, scaffold, reason = zip(*strings, strict=True) if strings else ((), (), ())
-    return {"atom_count": table[:, 0], "bond_count": table[:, 1], "num_fragments": table[:, 2],
-            "atom_code": np.array(atoms, dtype=np.int64), "bonds": np.array(bonds, dtype=np.int32).reshape(-1, 3),
-            "canonical": pack_strings(list(canonical)), "scaffold": pack_strings(list(scaffold)),
-            "reason": pack_strings(list(reason))}
+    return {
+        "atom_count": table[:, 0],
+        "bond_count": table[:, 1],
+        "num_fragments": table[:, 2],
+        "atom_code": np.array(atoms, dtype=np.int64),
+        "bonds": np.array(bonds, dtype=np.int32).reshape(-1, 3),
+        "canonical": pack_strings(list(canonical)),
+        "scaffold": pack_strings(list(scaffold)),
+        "reason": pack_strings(list(reason)),
+    }
 
 
 def parse_row(smiles: str, fragments: str) -> tuple[Chem.Mol, int]:

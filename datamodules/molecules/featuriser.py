@@ -11,6 +11,7 @@ Atoms are in RDKit's canonical order and bonds sorted, so that the writing of th
 Molecules are handled as integer codes (one per atom, one per bond) and decoded to features only when batched: a bond's
 code *is* its 13 bits, ``code = sum(bit_i << i)``, so the type of a bond means the same in every batch and data set.
 """
+
 from __future__ import annotations
 
 import re
@@ -23,8 +24,7 @@ from rdkit.Chem.rdchem import BondStereo, BondType, HybridizationType
 from torch import Tensor
 
 SYMBOLS = (
-    "C N O S F Si P Cl Br Mg Na Ca Fe As Al I B V K Tl Yb Sb Sn Ag Pd Co Se Ti Zn H Li Ge Cu Au Ni Cd In Mn Zr Cr Pt "
-    "Hg Pb"
+    "C N O S F Si P Cl Br Mg Na Ca Fe As Al I B V K Tl Yb Sb Sn Ag Pd Co Se Ti Zn H Li Ge Cu Au Ni Cd In Mn Zr Cr Pt Hg Pb"
 ).split()
 HYBRIDISATIONS = tuple(getattr(HybridizationType, name) for name in ("SP", "SP2", "SP3", "SP3D", "SP3D2"))
 BOND_TYPES = (BondType.SINGLE, BondType.DOUBLE, BondType.TRIPLE, BondType.AROMATIC)
@@ -40,8 +40,16 @@ _BOND_TYPE = {value: 1 << i for i, value in enumerate(BOND_TYPES)}
 _BOND_STEREO = {value: 1 << (6 + i) for i, value in enumerate(BOND_STEREO)}
 _IMPLICIT = Chem.ValenceType.IMPLICIT
 # Fields of an atom's code as (name, offset, bits); a one-hot field equal to its size or above means "none of these".
-_FIELDS = {"symbol": (0, 6), "degree": (6, 5), "valence": (11, 5), "charge": (16, 16), "radicals": (32, 8),
-           "hybridisation": (40, 3), "aromatic": (43, 1), "hydrogens": (44, 5)}
+_FIELDS = {
+    "symbol": (0, 6),
+    "degree": (6, 5),
+    "valence": (11, 5),
+    "charge": (16, 16),
+    "radicals": (32, 8),
+    "hybridisation": (40, 3),
+    "aromatic": (43, 1),
+    "hydrogens": (44, 5),
+}
 _CHARGE_ZERO = 1 << 15
 _CXSMILES = re.compile(r"\S+\s+\|[^|\r\n]*\|")  # a SMILES and its extension, such as `CC |$;R1$|`
 
@@ -124,7 +132,7 @@ def encode_molecule(mol: Chem.Mol) -> tuple[list[int], list[tuple[int, int, int]
     for i, position in enumerate(rank):
         atoms[position] = atom_code(mol.GetAtomWithIdx(i))
     bonds = []
-    for bond in map(mol.GetBondWithIdx, range(mol.GetNumBonds())):          # many times faster than mol.GetBonds()
+    for bond in map(mol.GetBondWithIdx, range(mol.GetNumBonds())):  # many times faster than mol.GetBonds()
         u, v = rank[bond.GetBeginAtomIdx()], rank[bond.GetEndAtomIdx()]
         bonds.append((u, v, bond_code(bond)) if u < v else (v, u, bond_code(bond)))
     return atoms, sorted(bonds)
@@ -132,6 +140,7 @@ def encode_molecule(mol: Chem.Mol) -> tuple[list[int], list[tuple[int, int, int]
 
 def decode_atoms(codes: Tensor) -> Tensor:
     """Features of atom codes: int64 ``(...,)`` -> float ``(..., 74)``."""
+
     def field(name: str) -> Tensor:
         offset, bits = _FIELDS[name]
         return (codes >> offset) & ((1 << bits) - 1)
@@ -142,9 +151,19 @@ def decode_atoms(codes: Tensor) -> Tensor:
     def number(name: str, zero: int = 0) -> Tensor:
         return (field(name) - zero).float().unsqueeze(-1)
 
-    return torch.cat([one_hot("symbol", len(SYMBOLS)), one_hot("degree", 11), one_hot("valence", 7),
-                      number("charge", _CHARGE_ZERO), number("radicals"), one_hot("hybridisation", 5),
-                      number("aromatic"), one_hot("hydrogens", 5)], dim=-1)
+    return torch.cat(
+        [
+            one_hot("symbol", len(SYMBOLS)),
+            one_hot("degree", 11),
+            one_hot("valence", 7),
+            number("charge", _CHARGE_ZERO),
+            number("radicals"),
+            one_hot("hybridisation", 5),
+            number("aromatic"),
+            one_hot("hydrogens", 5),
+        ],
+        dim=-1,
+    )
 
 
 def decode_bonds(codes: Tensor) -> Tensor:
@@ -163,10 +182,10 @@ def directed_edges(num_atoms: int, bonds: np.ndarray) -> np.ndarray:
         Shape ``(2b + n, 3)``, int32.
     """
     edges = np.empty((2 * len(bonds) + num_atoms, 3), dtype=np.int32)
-    edges[0:2 * len(bonds):2] = bonds
-    edges[1:2 * len(bonds):2] = bonds[:, [1, 0, 2]]
+    edges[0 : 2 * len(bonds) : 2] = bonds
+    edges[1 : 2 * len(bonds) : 2] = bonds[:, [1, 0, 2]]
     loop = np.arange(num_atoms)
-    edges[2 * len(bonds):, 0], edges[2 * len(bonds):, 1], edges[2 * len(bonds):, 2] = loop, loop, SELF_LOOP
+    edges[2 * len(bonds) :, 0], edges[2 * len(bonds) :, 1], edges[2 * len(bonds) :, 2] = loop, loop, SELF_LOOP
     return edges
 
 
@@ -183,5 +202,9 @@ def featurise(smiles: str) -> MoleculeGraph:
     """
     atoms, bonds = encode_molecule(parse_smiles(smiles))
     edges = torch.from_numpy(directed_edges(len(atoms), np.array(bonds, dtype=np.int32).reshape(-1, 3))).long()
-    return MoleculeGraph(x=decode_atoms(torch.tensor(atoms)), edge_index=edges[:, :2].T.contiguous(),
-                         edge_attr=decode_bonds(edges[:, 2]), edge_type=edges[:, 2].contiguous())
+    return MoleculeGraph(
+        x=decode_atoms(torch.tensor(atoms)),
+        edge_index=edges[:, :2].T.contiguous(),
+        edge_attr=decode_bonds(edges[:, 2]),
+        edge_type=edges[:, 2].contiguous(),
+    )

@@ -1,4 +1,5 @@
 """What ``inspect`` tells about molecules: dropped rows, salts, missing labels, sizes of parts, scaffold skew."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -21,25 +22,45 @@ def table_findings(molecules: MoleculeSet, fragments: str = "all", acyclic: str 
     dropped, size, bonds = molecules.dropped_rows, len(molecules), "code" in molecules.packed.edges
     if dropped:
         rows = ", ".join(str(drop["row"]) for drop in dropped[:10]) + (", ..." if len(dropped) > 10 else "")
-        found.append(finding("invalid_rows", None, len(dropped),
-                             f"{len(dropped)} {either(len(dropped), 'row', 'rows')} cannot be used and "
-                             f"{either(len(dropped), 'was', 'were')} left out ({either(len(dropped), 'row', 'rows')} {rows}).",
-                             "Correct them in the file; the reasons are in `dropped_rows`."))
+        found.append(
+            finding(
+                "invalid_rows",
+                None,
+                len(dropped),
+                f"{len(dropped)} {either(len(dropped), 'row', 'rows')} cannot be used and "
+                f"{either(len(dropped), 'was', 'were')} left out ({either(len(dropped), 'row', 'rows')} {rows}).",
+                "Correct them in the file; the reasons are in `dropped_rows`.",
+            )
+        )
     salts = np.flatnonzero(molecules.num_fragments > 1)
     if len(salts) and (fragments == "all" or not bonds):
         are = either(len(salts), "is a salt or a mixture", "are salts or mixtures")
         message = f"{len(salts)} of {size} molecules {are} of several parts."
         listed = [molecules.list_row(int(place)) for place in salts]
-        found.append(finding("multi_fragment", None, len(salts), message, "`data.init_args.fragments: largest` keeps only the "
-                             "largest part.", listed) if bonds else
-                     remark("multi_fragment", None, len(salts), message, rows=listed))
+        found.append(
+            finding(
+                "multi_fragment",
+                None,
+                len(salts),
+                message,
+                "`data.init_args.fragments: largest` keeps only the largest part.",
+                listed,
+            )
+            if bonds
+            else remark("multi_fragment", None, len(salts), message, rows=listed)
+        )
     found += _find_odd_atoms(molecules) if bonds else []
     chains = molecules.scaffold.count(ACYCLIC)
     if chains > size / 4 and acyclic == "group":
-        found.append(finding("large_scaffold_group", None, chains,
-                             f"{chains} of {size} molecules {either(chains, 'has', 'have')} no ring and form one scaffold "
-                             "group.",
-                             "`data.init_args.acyclic: spread` makes each of them a group of its own."))
+        found.append(
+            finding(
+                "large_scaffold_group",
+                None,
+                chains,
+                f"{chains} of {size} molecules {either(chains, 'has', 'have')} no ring and form one scaffold group.",
+                "`data.init_args.acyclic: spread` makes each of them a group of its own.",
+            )
+        )
     return found
 
 
@@ -50,11 +71,19 @@ def _find_odd_atoms(molecules: MoleculeSet) -> list[Finding]:
     unknown = packed.atom_table[:, :43].sum(1)[packed.nodes["atom"].long()] == 0
     holders = np.unique(np.repeat(np.arange(size), packed.num_atoms.numpy())[unknown.numpy()]).tolist()
     return [
-        *tell_if("no_bonds", len(bare), f"{len(bare)} of {size} molecules {either(len(bare), 'has', 'have')} no bond: atoms do "
-                 "not see each other there.", rows=[molecules.list_row(place) for place in bare]),
-        *tell_if("unknown_atoms", len(holders), f"{len(holders)} of {size} molecules {either(len(holders), 'has', 'have')} an "
-                 "atom (such as `*`) whose element the features do not know: its element features are all zero.",
-                 rows=[molecules.list_row(place) for place in holders]),
+        *tell_if(
+            "no_bonds",
+            len(bare),
+            f"{len(bare)} of {size} molecules {either(len(bare), 'has', 'have')} no bond: atoms do not see each other there.",
+            rows=[molecules.list_row(place) for place in bare],
+        ),
+        *tell_if(
+            "unknown_atoms",
+            len(holders),
+            f"{len(holders)} of {size} molecules {either(len(holders), 'has', 'have')} an "
+            "atom (such as `*`) whose element the features do not know: its element features are all zero.",
+            rows=[molecules.list_row(place) for place in holders],
+        ),
     ]
 
 
@@ -65,13 +94,26 @@ def split_findings(split: Mapping[str, np.ndarray], wanted: Sequence[int]) -> li
     if off <= max(1, sum(sizes) / 20) and not any(size and not found for found, size in zip(sizes, wanted, strict=True)):
         return []
     got, asked = ("/".join(map(str, numbers)) for numbers in (sizes, wanted))
-    return [finding("split_sizes", None, off, f"The parts for train/val/test have {got} molecules instead of {asked}: scaffold "
-                    "groups are kept whole, and the largest did not fit.",
-                    "`data.init_args.acyclic: spread` splits up molecules without a ring; or `data.init_args.split: random`.")]
+    return [
+        finding(
+            "split_sizes",
+            None,
+            off,
+            f"The parts for train/val/test have {got} molecules instead of {asked}: scaffold "
+            "groups are kept whole, and the largest did not fit.",
+            "`data.init_args.acyclic: spread` splits up molecules without a ring; or `data.init_args.split: random`.",
+        )
+    ]
 
 
-def label_findings(y: np.ndarray, task_names: Sequence[str], classification: bool, split: Mapping[str, np.ndarray],
-                   members: Sequence[np.ndarray], client_tests: Sequence[np.ndarray]) -> list[Finding]:
+def label_findings(
+    y: np.ndarray,
+    task_names: Sequence[str],
+    classification: bool,
+    split: Mapping[str, np.ndarray],
+    members: Sequence[np.ndarray],
+    client_tests: Sequence[np.ndarray],
+) -> list[Finding]:
     """Missing labels, tasks that a client does not have, evaluation parts in which a metric is undefined.
 
     Args:
@@ -86,21 +128,34 @@ def label_findings(y: np.ndarray, task_names: Sequence[str], classification: boo
     missing = int(np.isnan(y).sum())
     if missing:
         are = either(missing, "is missing: it is", "are missing: they are")
-        found.append(remark("missing_labels", None, missing, f"{missing} of {y.size} labels {are} masked in losses and "
-                                                             "metrics."))
+        found.append(
+            remark("missing_labels", None, missing, f"{missing} of {y.size} labels {are} masked in losses and metrics.")
+        )
     for client, part in enumerate(members):
         absent = _names(task_names, np.isnan(y[part]).all(0)) if len(part) else []
         if absent:
             these, their = either(len(absent), "this task", "these tasks"), either(len(absent), "its", "their")
-            found.append(remark("missing_task", client, len(absent),
-                                f"Client {client} has no label of {_listed(absent)}: it does not train {these}, and sends back "
-                                f"the weights of {their} outputs as it received them."))
+            found.append(
+                remark(
+                    "missing_task",
+                    client,
+                    len(absent),
+                    f"Client {client} has no label of {_listed(absent)}: it does not train {these}, and sends back "
+                    f"the weights of {their} outputs as it received them.",
+                )
+            )
         if classification and len(part):
             single = _names(task_names, _one_class(y[part]))
             if single:
-                found.append(finding("one_class", client, len(single),
-                                     f"The training labels of client {client} are all of one class for "
-                                     f"{_listed(single)}.", "A larger `data.init_args.alpha` or fewer clients."))
+                found.append(
+                    finding(
+                        "one_class",
+                        client,
+                        len(single),
+                        f"The training labels of client {client} are all of one class for {_listed(single)}.",
+                        "A larger `data.init_args.alpha` or fewer clients.",
+                    )
+                )
     tests: list[tuple[int | None, str, str, np.ndarray]]
     tests = [(None, stage, f"the server's {stage} part", split[stage]) for stage in ("val", "test")]
     tests += [(client, "test", f"the test part of client {client}", part) for client, part in enumerate(client_tests)]
@@ -109,9 +164,16 @@ def label_findings(y: np.ndarray, task_names: Sequence[str], classification: boo
             continue
         undefined = _names(task_names, np.isnan(y[part]).all(0) | (_one_class(y[part]) if classification else False))
         if undefined:
-            found.append(finding(f"undefined_{stage}_metric", owner, len(undefined),
-                                 f"In {where} the metric of {_listed(undefined)} is undefined (no label, or one "
-                                 "class): left out of the mean, never 0 or 1.", "A larger part or another seed."))
+            found.append(
+                finding(
+                    f"undefined_{stage}_metric",
+                    owner,
+                    len(undefined),
+                    f"In {where} the metric of {_listed(undefined)} is undefined (no label, or one "
+                    "class): left out of the mean, never 0 or 1.",
+                    "A larger part or another seed.",
+                )
+            )
     return found
 
 
@@ -121,17 +183,38 @@ def client_findings(members: Sequence[np.ndarray], batch_size: int, tv: np.ndarr
     fewer = "Use fewer clients (`data.init_args.num_clients`) or a larger `data.init_args.min_client_size`."
     for client, part in enumerate(members):
         if not len(part):
-            found.append(finding("empty", client, 0, f"Client {client} has no training molecule with a label: it takes "
-                                                     "no local step and is reported as `empty`.", fewer))
+            found.append(
+                finding(
+                    "empty",
+                    client,
+                    0,
+                    f"Client {client} has no training molecule with a label: it takes "
+                    "no local step and is reported as `empty`.",
+                    fewer,
+                )
+            )
         elif len(part) < batch_size:
             has = f"has {len(part)} training {either(len(part), 'molecule', 'molecules')}"
-            found.append(finding("small_client", client, len(part), f"Client {client} {has}, less than a batch ({batch_size}): "
-                                 "each step sees all of them.", fewer))
+            found.append(
+                finding(
+                    "small_client",
+                    client,
+                    len(part),
+                    f"Client {client} {has}, less than a batch ({batch_size}): each step sees all of them.",
+                    fewer,
+                )
+            )
         if len(part) and tv[client] > tv_iid + 0.1:
-            found.append(finding("scaffold_skew", client, len(part),
-                                 f"The scaffolds of client {client} are {tv[client]:.2f} (total variation) from the "
-                                 f"whole; a random split gives {tv_iid:.2f}.",
-                                 "This is what `data.init_args.alpha` sets; larger is milder."))
+            found.append(
+                finding(
+                    "scaffold_skew",
+                    client,
+                    len(part),
+                    f"The scaffolds of client {client} are {tv[client]:.2f} (total variation) from the "
+                    f"whole; a random split gives {tv_iid:.2f}.",
+                    "This is what `data.init_args.alpha` sets; larger is milder.",
+                )
+            )
     return found
 
 
@@ -144,8 +227,11 @@ def label_summary(y: np.ndarray, task_names: Sequence[str], classification: bool
         if classification:
             entry |= {"negative": int((known == 0).sum()), "positive": int((known == 1).sum())}
         else:
-            entry |= {"known": len(known), "mean": float(known.mean()) if len(known) else None,
-                      "sd": float(known.std()) if len(known) else None}
+            entry |= {
+                "known": len(known),
+                "mean": float(known.mean()) if len(known) else None,
+                "sd": float(known.std()) if len(known) else None,
+            }
         summary[name] = entry
     return summary
 

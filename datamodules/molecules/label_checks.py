@@ -1,4 +1,5 @@
 """Labels that no model can be trained on are refused, by the rows that have them."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -27,16 +28,22 @@ def _check_values(y: np.ndarray, molecules: MoleculeSet) -> None:
     wrong = np.argwhere(np.abs(np.nan_to_num(y, nan=0.0, posinf=np.inf)) > LARGEST_LABEL)
     if len(wrong):
         position, task = wrong[0]
-        raise ValueError(f"{molecules.where(position)} has label {y[position, task]:g} for task "
-                         f"`{molecules.task_names[task]}`, whose square no 32-bit number holds ({len(wrong)} such labels, the "
-                         f"largest allowed is {LARGEST_LABEL:g}). Correct it, or give the column in another unit.")
+        raise ValueError(
+            f"{molecules.where(position)} has label {y[position, task]:g} for task "
+            f"`{molecules.task_names[task]}`, whose square no 32-bit number holds ({len(wrong)} such labels, the "
+            f"largest allowed is {LARGEST_LABEL:g}). Correct it, or give the column in another unit."
+        )
 
 
 def _check_classes(y: np.ndarray, molecules: MoleculeSet) -> None:
     wrong = np.argwhere(~(np.isnan(y) | (y == 0) | (y == 1)))
     if len(wrong):
-        told = "; ".join(f"{molecules.where(position)} has label {y[position, task]:g} for task "
-                         f"`{molecules.task_names[task]}`" for position, task in wrong[:3])
-        raise ValueError(f"{told}; but the labels of a classification are 0, 1 or blank "
-                         f"({len(wrong)} such labels). Correct them, write a column of 0 and 1 for each class, or set "
-                         "`data.init_args.task: regression` for measurements.")
+        told = "; ".join(
+            f"{molecules.where(position)} has label {y[position, task]:g} for task `{molecules.task_names[task]}`"
+            for position, task in wrong[:3]
+        )
+        raise ValueError(
+            f"{told}; but the labels of a classification are 0, 1 or blank "
+            f"({len(wrong)} such labels). Correct them, write a column of 0 and 1 for each class, or set "
+            "`data.init_args.task: regression` for measurements."
+        )

@@ -1,4 +1,5 @@
 """Loaders over parts of one molecule set, built once and reused in every round; and the data module of one client."""
+
 from __future__ import annotations
 
 import hashlib
@@ -96,8 +97,14 @@ class ClientMoleculeDataModule(MoleculeLoaders):
         batch_size, eval_batch_size: Molecules per batch.
     """
 
-    def __init__(self, packed: PackedMolecules, parts: Mapping[str, np.ndarray], schema: dict[str, Any],
-                 batch_size: int = 64, eval_batch_size: int = 512) -> None:
+    def __init__(
+        self,
+        packed: PackedMolecules,
+        parts: Mapping[str, np.ndarray],
+        schema: dict[str, Any],
+        batch_size: int = 64,
+        eval_batch_size: int = 512,
+    ) -> None:
         super().__init__(batch_size, eval_batch_size)
         self.packed, self.schema = packed, dict(schema)
         none = np.zeros(0, dtype=np.int64)
@@ -122,8 +129,15 @@ class ClientMoleculeDataModule(MoleculeLoaders):
 def content_sha256(packed: PackedMolecules, parts: Mapping[str, np.ndarray]) -> str:
     """SHA-256 of the tensors of a set and of the positions of its parts."""
     sha = hashlib.sha256()
-    tensors = {"y": packed.y, "sample_id": packed.sample_id, "node_ptr": packed.node_ptr, "edge_ptr": packed.edge_ptr,
-               "atom_table": packed.atom_table, **packed.nodes, **packed.edges}
+    tensors = {
+        "y": packed.y,
+        "sample_id": packed.sample_id,
+        "node_ptr": packed.node_ptr,
+        "edge_ptr": packed.edge_ptr,
+        "atom_table": packed.atom_table,
+        **packed.nodes,
+        **packed.edges,
+    }
     arrays = {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
     arrays |= {f"part {name}": np.asarray(positions, dtype=np.int64) for name, positions in parts.items()}
     for name, array in sorted(arrays.items()):

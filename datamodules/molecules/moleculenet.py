@@ -3,6 +3,7 @@
 The file lies at ``<root>/moleculenet/esol/raw/delaney-processed.csv`` or ``<root>/esol/raw/...`` (also as ``.csv.gz``),
 and is downloaded from where PyG takes it if it is missing. Nothing is written beside it: the folder may be read-only.
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -19,8 +20,14 @@ from datamodules.tables.values import MISSING
 REGRESSION = ("esol", "freesolv", "lipo")
 ALIASES = {"lipophilicity": "lipo", "delaney": "esol"}
 # What the published files call their one label: in a file with other columns, the name counts and not the place.
-LABELS = {"esol": "measured log solubility in mols per litre", "freesolv": "expt", "lipo": "exp", "hiv": "HIV_active",
-          "bace": "Class", "bbbp": "p_np"}
+LABELS = {
+    "esol": "measured log solubility in mols per litre",
+    "freesolv": "expt",
+    "lipo": "exp",
+    "hiv": "HIV_active",
+    "bace": "Class",
+    "bbbp": "p_np",
+}
 SMILES = ("smiles", "mol")
 UNITS = {"esol": "log10(mol/L)", "freesolv": "kcal/mol", "lipo": "logD"}
 
@@ -73,8 +80,16 @@ class MoleculeNetDataModule(MoleculeDataModule):
         columns = {name: frame[name].tolist() for name in frame.columns if name == self.client_column}
         y = np.stack([label_column(frame[name]) for name in chosen], axis=1)
         unit = UNITS.get(str(self.name))
-        return self.from_table(MoleculeTable(frame[smiles].tolist(), y, chosen, columns, [unit] * len(chosen) if unit else [],
-                                             origin=Origin([str(path)], [len(frame)])))
+        return self.from_table(
+            MoleculeTable(
+                frame[smiles].tolist(),
+                y,
+                chosen,
+                columns,
+                [unit] * len(chosen) if unit else [],
+                origin=Origin([str(path)], [len(frame)]),
+            )
+        )
 
     def _columns(self, path: Path, names: list[str]) -> tuple[str, list[str]]:
         """The columns of SMILES and of labels. PyG has places only, which hold for the published order of columns.
@@ -87,9 +102,11 @@ class MoleculeNetDataModule(MoleculeDataModule):
         found = [name for name in names if name.strip().lower() in SMILES]
         if not all(-len(names) <= place < len(names) for place in places) or (found and names[smiles_at] not in found):
             where = f"column {smiles_at} (from 0)" if smiles_at >= 0 else "the last column"
-            raise ValueError(f"`{path}` is not the published table of {self.name}: there {where} has the SMILES, and each "
-                             f"label a place of its own, but here the columns are {', '.join(map(repr, names[:20]))}. Replace "
-                             "the file by the published one, or read it with `data: datamodules.MoleculeCSVDataModule`.")
+            raise ValueError(
+                f"`{path}` is not the published table of {self.name}: there {where} has the SMILES, and each "
+                f"label a place of its own, but here the columns are {', '.join(map(repr, names[:20]))}. Replace "
+                "the file by the published one, or read it with `data: datamodules.MoleculeCSVDataModule`."
+            )
         label = LABELS.get(str(self.name))
         if label in names:
             return names[smiles_at], [label]
@@ -122,11 +139,12 @@ def label_column(column: Any) -> np.ndarray:
     blank = column.isna() | column.str.strip().str.lower().isin(list(MISSING))
     wrong = np.flatnonzero((numbers.isna() & ~blank).to_numpy())
     if len(wrong):
-        raise ValueError(f"column {column.name!r}, row {wrong[0]}: {column.iloc[wrong[0]]!r} is not a number "
-                         f"({len(wrong)} such rows). A missing label is an empty field.")
+        raise ValueError(
+            f"column {column.name!r}, row {wrong[0]}: {column.iloc[wrong[0]]!r} is not a number "
+            f"({len(wrong)} such rows). A missing label is an empty field."
+        )
     values = numbers.to_numpy(dtype=np.float64)
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
-        raise ValueError(f"column {column.name!r}, row {infinite[0]}: the label is infinite ({len(infinite)} such "
-                         "rows).")
+        raise ValueError(f"column {column.name!r}, row {infinite[0]}: the label is infinite ({len(infinite)} such rows).")
     return values.astype(np.float32)

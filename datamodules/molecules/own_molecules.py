@@ -2,6 +2,7 @@
 
 What is in the files is read by :func:`~datamodules.molecules.own.reader.read_molecules`.
 """
+
 from __future__ import annotations
 
 from typing import Any, Literal
@@ -78,22 +79,41 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         if partition is None:
             partition = "column" if client_column else "file" if len(paths) > 1 else "scaffold_lda"
         if partition == "file" and client_column is not None:
-            raise ValueError("`data.init_args.partition: file` makes each file a client: leave out "
-                             "`data.init_args.client_column`.")
+            raise ValueError(
+                "`data.init_args.partition: file` makes each file a client: leave out `data.init_args.client_column`."
+            )
         own = partition in ("file", "column")
-        super().__init__(partition="column" if own else partition,  # type: ignore[arg-type]  # `own` are the others
-                         client_column=OWNER if partition == "file" else client_column, **options)
+        super().__init__(
+            partition="column" if own else partition,  # type: ignore[arg-type]  # `own` are the others
+            client_column=OWNER if partition == "file" else client_column,
+            **options,
+        )
         if own:
             self.client_column = OWNER
         if metric is not None and task is not None and metric not in METRICS[task]:
-            raise ValueError(f"`data.init_args.metric` is {metric!r}, but for {task} it must be one of: "
-                             f"{', '.join(METRICS[task])}.")
+            raise ValueError(
+                f"`data.init_args.metric` is {metric!r}, but for {task} it must be one of: {', '.join(METRICS[task])}."
+            )
         self.predict_paths = [] if predict_files is None else find_files(predict_files)
         self.spec = MoleculeSpec(
-            paths=tuple(paths), smiles_column=smiles_column, targets=_as_tuple(targets), id_column=id_column,
-            client_column=client_column, by_file=partition == "file", task=task, metric=metric, units=units, geometry=geometry,
-            form=TableFormat(separator, encoding, header), decimal=decimal, unread=tuple(unread_files(files)),
-            invalid=self.invalid, fragments=self.fragments, workers=self.featurise_workers, cache_dir=self.cache_dir)
+            paths=tuple(paths),
+            smiles_column=smiles_column,
+            targets=_as_tuple(targets),
+            id_column=id_column,
+            client_column=client_column,
+            by_file=partition == "file",
+            task=task,
+            metric=metric,
+            units=units,
+            geometry=geometry,
+            form=TableFormat(separator, encoding, header),
+            decimal=decimal,
+            unread=tuple(unread_files(files)),
+            invalid=self.invalid,
+            fragments=self.fragments,
+            workers=self.featurise_workers,
+            cache_dir=self.cache_dir,
+        )
         self._refuse_geometry()
         self.original_ids: list[str] = []
         self.row_clients: list[str] = []
@@ -105,11 +125,15 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         """Raises ``ValueError`` where positions are asked for that the files cannot have, or of parts of molecules."""
         flat = [path.name for path in (*self.spec.paths, *self.predict_paths) if not is_sdf(path)]
         if self.spec.geometry and flat:
-            raise ValueError("`data.init_args.geometry: true` needs positions, which only SDF files (*.sdf, *.sdf.gz) have, "
-                             f"but there is {flat[0]!r}.")
+            raise ValueError(
+                "`data.init_args.geometry: true` needs positions, which only SDF files (*.sdf, *.sdf.gz) have, "
+                f"but there is {flat[0]!r}."
+            )
         if self.spec.geometry and self.fragments != "all":
-            raise ValueError("`data.init_args.fragments: largest` is for bonds: with `data.init_args.geometry: true` all "
-                             "parts of a record are kept. Leave it out.")
+            raise ValueError(
+                "`data.init_args.fragments: largest` is for bonds: with `data.init_args.geometry: true` all "
+                "parts of a record are kept. Leave it out."
+            )
 
     def setup(self, stage: str | None = None) -> None:
         """Load, split and share out; then read ``predict_files``. Does nothing the second time."""
@@ -140,8 +164,13 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         own = report["client_names"] if self.partition == "column" else []
         found = [] if self._tables is None else own_findings(self.spec, self._tables, self.molecules, own)
         others = with_remedies(report["findings"], REMEDIES) if own else report["findings"]
-        return {**report, "partition": self._method, "notices": self.notices,
-                "files": [str(path) for path in self.spec.paths], "findings": found + others}
+        return {
+            **report,
+            "partition": self._method,
+            "notices": self.notices,
+            "files": [str(path) for path in self.spec.paths],
+            "findings": found + others,
+        }
 
 
 def _as_tuple(names: str | list[str] | None) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 Atoms and edges are stored as codes; a batch looks their features up in a table of the distinct ones. What comes out
 equals ``Batch.from_data_list`` of the single graphs, at a fraction of its cost.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from datamodules.molecules.environments import atom_environments
 from datamodules.molecules.featuriser import NUM_BOND_FEATURES, SELF_LOOP, decode_atoms, decode_bonds
 from datamodules.sparse import expand_rows
 
-BOND_FEATURES = decode_bonds(torch.arange(1 << NUM_BOND_FEATURES))      # (8192, 13): row c = features of bond code c
+BOND_FEATURES = decode_bonds(torch.arange(1 << NUM_BOND_FEATURES))  # (8192, 13): row c = features of bond code c
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,16 @@ class PackedMolecules:
         chosen = torch.as_tensor(indices, dtype=torch.long)
         atom, _, node_ptr = expand_rows(self.node_ptr, chosen)
         edge, _, edge_ptr = expand_rows(self.edge_ptr, chosen)
-        return replace(self, y=self.y[chosen], sample_id=self.sample_id[chosen], node_ptr=node_ptr, edge_ptr=edge_ptr,
-                       scaffold=None if self.scaffold is None else self.scaffold[chosen],
-                       nodes={name: value[atom] for name, value in self.nodes.items()},
-                       edges={name: value[..., edge] for name, value in self.edges.items()})
+        return replace(
+            self,
+            y=self.y[chosen],
+            sample_id=self.sample_id[chosen],
+            node_ptr=node_ptr,
+            edge_ptr=edge_ptr,
+            scaffold=None if self.scaffold is None else self.scaffold[chosen],
+            nodes={name: value[atom] for name, value in self.nodes.items()},
+            edges={name: value[..., edge] for name, value in self.edges.items()},
+        )
 
     @cached_property
     def environments(self) -> Tensor:
@@ -137,16 +144,18 @@ def pack(encoded: EncodedTable, rows: np.ndarray, y: np.ndarray, sample_id: np.n
     edges[at + 1] = encoded.bonds[bond_rows][:, [1, 0, 2]]
     owner = np.repeat(np.arange(len(rows)), atoms)
     number = np.arange(len(owner)) - node_ptr[owner]
-    edges[(edge_ptr[:-1] + 2 * bonds)[owner] + number] = np.stack(
-        [number, number, np.full_like(number, SELF_LOOP)], axis=1)
+    edges[(edge_ptr[:-1] + 2 * bonds)[owner] + number] = np.stack([number, number, np.full_like(number, SELF_LOOP)], axis=1)
 
     columns = torch.from_numpy(edges).T.contiguous()
     return PackedMolecules(
-        y=torch.as_tensor(y, dtype=torch.float32).reshape(len(rows), -1), sample_id=torch.as_tensor(sample_id).long(),
-        node_ptr=torch.from_numpy(node_ptr), edge_ptr=torch.from_numpy(edge_ptr),
+        y=torch.as_tensor(y, dtype=torch.float32).reshape(len(rows), -1),
+        sample_id=torch.as_tensor(sample_id).long(),
+        node_ptr=torch.from_numpy(node_ptr),
+        edge_ptr=torch.from_numpy(edge_ptr),
         atom_table=decode_atoms(torch.from_numpy(distinct)),
         nodes={"atom": torch.from_numpy(atom[atom_rows].astype(np.int32))},
-        edges={"ends": columns[:2].contiguous(), "code": columns[2].to(torch.int16)})
+        edges={"ends": columns[:2].contiguous(), "code": columns[2].to(torch.int16)},
+    )
 
 
 class Part(Dataset):
@@ -179,8 +188,7 @@ def make_loader(part: Part, batch_size: int, shuffle: bool) -> DataLoader | list
     if len(part) == 0:
         return []
     batch_size = min(batch_size, len(part))
-    return DataLoader(part, batch_size=batch_size, shuffle=shuffle and batch_size < len(part), collate_fn=_as_is,
-                      num_workers=0)
+    return DataLoader(part, batch_size=batch_size, shuffle=shuffle and batch_size < len(part), collate_fn=_as_is, num_workers=0)
 
 
 def _as_is(batch: Batch) -> Batch:

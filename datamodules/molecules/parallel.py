@@ -4,6 +4,7 @@ Workers are forked on Linux while this process has a single Python thread: at on
 Otherwise they are spawned, which takes many seconds (they import PyTorch), so that only large tables are worth it. A
 daemonic process may not have children and works alone.
 """
+
 from __future__ import annotations
 
 import multiprocessing
@@ -20,11 +21,16 @@ from tqdm import TMonitor, tqdm
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-WORTH_IT = {"fork": 2_000, "spawn": 20_000}      # rows from which worker processes are used unasked
+WORTH_IT = {"fork": 2_000, "spawn": 20_000}  # rows from which worker processes are used unasked
 
 
-def map_chunks(function: Callable[[Sequence[Item]], Result], items: Sequence[Item], num_workers: int | None = None,
-               description: str = "", chunk: int = 256) -> list[Result]:
+def map_chunks(
+    function: Callable[[Sequence[Item]], Result],
+    items: Sequence[Item],
+    num_workers: int | None = None,
+    description: str = "",
+    chunk: int = 256,
+) -> list[Result]:
     """``function`` of each run of ``chunk`` items, in order.
 
     Args:
@@ -34,7 +40,7 @@ def map_chunks(function: Callable[[Sequence[Item]], Result], items: Sequence[Ite
         description: Label of the progress bar, which is quiet when standard error is not a terminal.
         chunk: Rows handed over at a time.
     """
-    chunks = [items[i:i + chunk] for i in range(0, len(items), chunk)]
+    chunks = [items[i : i + chunk] for i in range(0, len(items), chunk)]
     method = _start_method()
     if num_workers is None:
         num_workers = min(_cores(), 8) if len(items) >= WORTH_IT[method] else 0
@@ -43,14 +49,17 @@ def map_chunks(function: Callable[[Sequence[Item]], Result], items: Sequence[Ite
             with ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context(method)) as pool:
                 return _collect(pool.map(function, chunks), chunks, len(items), description)
         except BrokenProcessPool:
-            warnings.warn("worker processes died or could not be started (a script needs `if __name__ == '__main__':`):"
-                          " going on in this process", stacklevel=2)
+            warnings.warn(
+                "worker processes died or could not be started (a script needs `if __name__ == '__main__':`):"
+                " going on in this process",
+                stacklevel=2,
+            )
     return _collect(map(function, chunks), chunks, len(items), description)
 
 
 def _start_method() -> str:
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    harmless = all(isinstance(thread, TMonitor) for thread in others)       # tqdm's own, which workers never touch
+    harmless = all(isinstance(thread, TMonitor) for thread in others)  # tqdm's own, which workers never touch
     return "fork" if sys.platform == "linux" and harmless else "spawn"
 
 

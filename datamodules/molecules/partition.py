@@ -7,6 +7,7 @@ r"""Which training molecule belongs to which client: pure functions over the gro
 Each returns one sorted array of positions per client. ``scaffold_lda`` balances sizes as the paper does: a client that
 holds its fair share N / n gets no more while others have room.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,8 +15,15 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def scaffold_lda(groups: np.ndarray, num_clients: int, alpha: float, seed: int = 0, min_size: int = 1, tries: int = 100,
-                 balanced: bool = True) -> list[np.ndarray]:
+def scaffold_lda(
+    groups: np.ndarray,
+    num_clients: int,
+    alpha: float,
+    seed: int = 0,
+    min_size: int = 1,
+    tries: int = 100,
+    balanced: bool = True,
+) -> list[np.ndarray]:
     """Latent-Dirichlet split of groups among clients.
 
     Args:
@@ -49,8 +57,9 @@ def scaffold_lda(groups: np.ndarray, num_clients: int, alpha: float, seed: int =
     return [np.flatnonzero(owner == client) for client in range(num_clients)]
 
 
-def _draw(pools: list[np.ndarray], size: int, num_clients: int, alpha: float, rng: np.random.Generator,
-          balanced: bool) -> np.ndarray:
+def _draw(
+    pools: list[np.ndarray], size: int, num_clients: int, alpha: float, rng: np.random.Generator, balanced: bool
+) -> np.ndarray:
     owner = np.empty(size, dtype=np.int64)
     held = np.zeros(num_clients, dtype=np.int64)
     for pool in pools:
@@ -86,8 +95,9 @@ def _repair(owner: np.ndarray, num_clients: int, min_size: int, rng: np.random.G
         sizes[donor] -= 1
 
 
-def official_partition(groups: np.ndarray, num_clients: int, alpha: float, min_size: int = 64,
-                       tries: int = 1000) -> list[np.ndarray]:
+def official_partition(
+    groups: np.ndarray, num_clients: int, alpha: float, min_size: int = 64, tries: int = 1000
+) -> list[np.ndarray]:
     """The authors' partition, bit for bit (docs/papers/fedchem.md#data); there is no seed to choose.
 
     Kept as it is: the generator is re-seeded before each group, counts are rounded down (so a single molecule always
@@ -105,13 +115,13 @@ def official_partition(groups: np.ndarray, num_clients: int, alpha: float, min_s
     sizes: list[int] = []
     for seed in range(2, 2 + max(tries, 1)):
         parts: list[list[int]] = [[] for _ in range(num_clients)]
-        for k in range(int(labels.max())):                                  # 1 .. K-1 of 1 .. K
+        for k in range(int(labels.max())):  # 1 .. K-1 of 1 .. K
             members = np.flatnonzero(labels == k)
             rng = np.random.RandomState(seed)
             rng.shuffle(members)
             p = rng.dirichlet(np.full(num_clients, alpha))
             p = p * np.array([len(part) < len(groups) / num_clients for part in parts])
-            if not p.sum() > 0:                                             # all full: the authors' code divides 0 / 0
+            if not p.sum() > 0:  # all full: the authors' code divides 0 / 0
                 parts = [[] for _ in range(num_clients)]
                 break
             cuts = (np.cumsum(p / p.sum()) * len(members)).astype(int)[:-1]
@@ -120,10 +130,12 @@ def official_partition(groups: np.ndarray, num_clients: int, alpha: float, min_s
         sizes = [len(part) for part in parts]
         if min(sizes) >= min_size:
             return [np.sort(np.array(part, dtype=np.int64)) for part in parts]
-    raise ValueError(f"`data.init_args.partition: official` found no split of {len(groups)} molecules in which each of "
-                     f"{num_clients} clients has {min_size} (last sizes: {sizes}; short: "
-                     f"{[i for i, size in enumerate(sizes) if size < min_size]}). Use `partition: scaffold_lda`, fewer "
-                     f"clients, or a smaller `data.init_args.min_client_size`.")
+    raise ValueError(
+        f"`data.init_args.partition: official` found no split of {len(groups)} molecules in which each of "
+        f"{num_clients} clients has {min_size} (last sizes: {sizes}; short: "
+        f"{[i for i, size in enumerate(sizes) if size < min_size]}). Use `partition: scaffold_lda`, fewer "
+        f"clients, or a smaller `data.init_args.min_client_size`."
+    )
 
 
 def iid_partition(size: int, num_clients: int, seed: int = 0) -> list[np.ndarray]:
@@ -151,8 +163,9 @@ def label_groups(values: np.ndarray, regression: bool, bins: int = 10) -> np.nda
     return groups
 
 
-def label_partition(values: np.ndarray, num_clients: int, alpha: float, regression: bool, seed: int = 0,
-                    min_size: int = 1) -> list[np.ndarray]:
+def label_partition(
+    values: np.ndarray, num_clients: int, alpha: float, regression: bool, seed: int = 0, min_size: int = 1
+) -> list[np.ndarray]:
     """``scaffold_lda`` over groups of equal label instead of scaffold: label skew. Arguments as there and in
     ``label_groups``."""
     return scaffold_lda(label_groups(values, regression), num_clients, alpha, seed, min_size)
@@ -169,15 +182,17 @@ def column_partition(column: Sequence[object]) -> tuple[list[np.ndarray], list[s
     """
     blank = [i for i, value in enumerate(column) if value is None or value != value or not str(value).strip()]
     if blank:
-        raise ValueError(f"`data.init_args.client_column` is blank for {len(blank)} molecules (positions "
-                         f"{blank[:10]}): each molecule needs a client.")
+        raise ValueError(
+            f"`data.init_args.client_column` is blank for {len(blank)} molecules (positions "
+            f"{blank[:10]}): each molecule needs a client."
+        )
     names = sorted(set(column), key=str)
     try:
-        values = [float(name) for name in names]                            # type: ignore[arg-type]  # what is no number raises
+        values = [float(name) for name in names]  # type: ignore[arg-type]  # what is no number raises
     except (TypeError, ValueError):
         values = [np.nan]
-    if np.isfinite(values).all():                                           # `nan` and `inf` are names, and have no order
-        names.sort(key=float)                                               # type: ignore[arg-type]  # all are numbers
+    if np.isfinite(values).all():  # `nan` and `inf` are names, and have no order
+        names.sort(key=float)  # type: ignore[arg-type]  # all are numbers
     index = {name: i for i, name in enumerate(names)}
     owner = np.array([index[value] for value in column], dtype=np.int64)
     return [np.flatnonzero(owner == client) for client in range(len(names))], [str(name) for name in names]
@@ -195,8 +210,12 @@ def total_variation(groups: np.ndarray, members: Sequence[np.ndarray]) -> np.nda
     """
     size = int(groups.max()) + 1 if len(groups) else 0
     whole = np.bincount(groups, minlength=size) / max(len(groups), 1)
-    return np.array([0.5 * np.abs(np.bincount(groups[part], minlength=size) / len(part) - whole).sum() if len(part)
-                     else np.nan for part in members])
+    return np.array(
+        [
+            0.5 * np.abs(np.bincount(groups[part], minlength=size) / len(part) - whole).sum() if len(part) else np.nan
+            for part in members
+        ]
+    )
 
 
 def _members_by_group(groups: np.ndarray) -> list[np.ndarray]:
@@ -209,11 +228,12 @@ def _check(size: int, num_clients: int, min_size: int) -> None:
     if not isinstance(num_clients, (int, np.integer)) or isinstance(num_clients, bool) or num_clients < 1:
         raise ValueError(f"`data.init_args.num_clients` must be a whole number of at least 1, got {num_clients!r}.")
     if num_clients > size:
-        raise ValueError(f"`data.init_args.num_clients` is {num_clients}, but there are only {size} training "
-                         "molecules.")
+        raise ValueError(f"`data.init_args.num_clients` is {num_clients}, but there are only {size} training molecules.")
     if min_size * num_clients > size:
         fair = [len(part) for part in np.array_split(np.arange(size), num_clients)]
-        raise ValueError(f"{size} training molecules cannot give each of {num_clients} clients {min_size}: the most "
-                         f"even sizes are {fair}, so client(s) {[i for i, n in enumerate(fair) if n < min_size]} would "
-                         "be short. Use a smaller `data.init_args.min_client_size` or a smaller "
-                         "`data.init_args.num_clients`.")
+        raise ValueError(
+            f"{size} training molecules cannot give each of {num_clients} clients {min_size}: the most "
+            f"even sizes are {fair}, so client(s) {[i for i, n in enumerate(fair) if n < min_size]} would "
+            "be short. Use a smaller `data.init_args.min_client_size` or a smaller "
+            "`data.init_args.num_clients`."
+        )

@@ -3,6 +3,7 @@
 The raw files are PyG's (``gdb9.sdf``, ``gdb9.sdf.csv``, ``uncharacterized.txt``) in ``<root>/qm9/raw`` or
 ``<root>/raw``. Energies are converted to eV; U0, U, H and G are those of atomisation.
 """
+
 from __future__ import annotations
 
 import os
@@ -27,11 +28,18 @@ from datamodules.rawfiles import TIMEOUT_SECONDS
 
 # (name, column of gdb9.sdf.csv, unit, factor to that unit); in PyG's numbering 0-6, 12-15, 11
 TARGETS = (
-    ("mu", "mu", "D", 1.0), ("alpha", "alpha", "a0^3", 1.0), ("homo", "homo", "eV", HAR2EV),
-    ("lumo", "lumo", "eV", HAR2EV), ("gap", "gap", "eV", HAR2EV), ("r2", "r2", "a0^2", 1.0),
+    ("mu", "mu", "D", 1.0),
+    ("alpha", "alpha", "a0^3", 1.0),
+    ("homo", "homo", "eV", HAR2EV),
+    ("lumo", "lumo", "eV", HAR2EV),
+    ("gap", "gap", "eV", HAR2EV),
+    ("r2", "r2", "a0^2", 1.0),
     ("zpve", "zpve", "eV", HAR2EV),
-    ("U0", "u0_atom", "eV", KCALMOL2EV), ("U", "u298_atom", "eV", KCALMOL2EV), ("H", "h298_atom", "eV", KCALMOL2EV),
-    ("G", "g298_atom", "eV", KCALMOL2EV), ("Cv", "cv", "cal/(mol K)", 1.0),
+    ("U0", "u0_atom", "eV", KCALMOL2EV),
+    ("U", "u298_atom", "eV", KCALMOL2EV),
+    ("H", "h298_atom", "eV", KCALMOL2EV),
+    ("G", "g298_atom", "eV", KCALMOL2EV),
+    ("Cv", "cv", "cal/(mol K)", 1.0),
 )
 FILES = ("gdb9.sdf", "gdb9.sdf.csv", "uncharacterized.txt")
 COMPLETE = 130_831
@@ -53,8 +61,9 @@ class QM9DataModule(MoleculeDataModule):
     def __init__(self, root: str = "data", **options: Any) -> None:
         super().__init__(**options)
         if self.fragments != "all":
-            raise ValueError("`data.init_args.fragments: largest` is for bonds, but QM9 has geometries, of one part each. "
-                             "Leave it out.")
+            raise ValueError(
+                "`data.init_args.fragments: largest` is for bonds, but QM9 has geometries, of one part each. Leave it out."
+            )
         self.root = root
 
     def part_sizes(self, size: int) -> tuple[int, int, int]:
@@ -82,7 +91,8 @@ class QM9DataModule(MoleculeDataModule):
             raise ValueError(
                 f"`data.init_args.root` is {self.root!r}, but QM9's files are missing. Put {', '.join(FILES)} into "
                 f"{folders[0]} (looked in: {', '.join(map(str, folders))}). They could not be downloaded from "
-                f"{QM9.raw_url}: {error}.") from error
+                f"{QM9.raw_url}: {error}."
+            ) from error
         return folders[0]
 
     def load(self) -> MoleculeSet:
@@ -97,12 +107,21 @@ class QM9DataModule(MoleculeDataModule):
         rows, dropped = usable_rows(records.reason, names, self.invalid, origin)
         listed = uncharacterised(folder / "uncharacterized.txt")
         left_out = {int(row) for row in rows if _number(names[row], int(row)) in listed}
-        dropped += [{"row": row, "reason": "uncharacterised in QM9's own list", "smiles": names[row], **origin(row)}
-                    for row in left_out]
+        dropped += [
+            {"row": row, "reason": "uncharacterised in QM9's own list", "smiles": names[row], **origin(row)} for row in left_out
+        ]
         dropped.sort(key=lambda drop: drop["row"])
         rows = np.array([row for row in rows if row not in left_out], dtype=np.int64)
-        return geometry_set(records, rows, y, [name for name, *_ in TARGETS], [unit for _, _, unit, _ in TARGETS], dropped,
-                            {"name": [names[row] for row in rows]}, origin)
+        return geometry_set(
+            records,
+            rows,
+            y,
+            [name for name, *_ in TARGETS],
+            [unit for _, _, unit, _ in TARGETS],
+            dropped,
+            {"name": [names[row] for row in rows]},
+            origin,
+        )
 
 
 def _check_same_molecules(folder: Path, names: Sequence[str], frame: Any) -> None:
@@ -114,12 +133,16 @@ def _check_same_molecules(folder: Path, names: Sequence[str], frame: Any) -> Non
     labelled = frame["mol_id"].fillna("").str.strip().tolist() if "mol_id" in frame else [""] * len(frame)
     for row, (name, other) in enumerate(zip(names, labelled, strict=False)):
         if name and other and name != other:
-            raise ValueError(f"`{folder}`: molecule {row} (from 0) of gdb9.sdf is {name!r}, but row {row} of gdb9.sdf.csv has "
-                             f"the labels of {other!r} (`mol_id`). Both must have the same molecules in the same order: "
-                             "replace them by the published files.")
+            raise ValueError(
+                f"`{folder}`: molecule {row} (from 0) of gdb9.sdf is {name!r}, but row {row} of gdb9.sdf.csv has "
+                f"the labels of {other!r} (`mol_id`). Both must have the same molecules in the same order: "
+                "replace them by the published files."
+            )
     if len(names) != len(frame):
-        raise ValueError(f"`{folder}`: gdb9.sdf has {len(names)} molecules and gdb9.sdf.csv {len(frame)} rows. "
-                         "Replace them by the published files.")
+        raise ValueError(
+            f"`{folder}`: gdb9.sdf has {len(names)} molecules and gdb9.sdf.csv {len(frame)} rows. "
+            "Replace them by the published files."
+        )
 
 
 def _number(name: str, row: int) -> int:
@@ -139,8 +162,9 @@ def uncharacterised(path: Path) -> set[int]:
     try:
         return {int(line.split()[0]) for line in lines if line.strip()}
     except ValueError as error:
-        raise ValueError(f"`{path}` is not QM9's list of uncharacterised molecules ({error}). Replace it by the "
-                         "published one.") from error
+        raise ValueError(
+            f"`{path}` is not QM9's list of uncharacterised molecules ({error}). Replace it by the published one."
+        ) from error
 
 
 def _download(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 Whose labels do not agree is found by :func:`~datamodules.molecules.contradictions.contradiction_findings`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +18,13 @@ Groups = Mapping[str, Sequence[int]]  # positions of what counts as one molecule
 SHOWN_ROWS = 3  # of one molecule in a message
 
 
-def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray], clients: Sequence[Mapping[str, np.ndarray]],
-                       acyclic: str = "group", classification: bool = False) -> list[Finding]:
+def duplicate_findings(
+    molecules: MoleculeSet,
+    split: Mapping[str, np.ndarray],
+    clients: Sequence[Mapping[str, np.ndarray]],
+    acyclic: str = "group",
+    classification: bool = False,
+) -> list[Finding]:
     """Molecules that occur more than once: within a client, in several clients, and in both the training and an evaluation
     part, where they flatter the score.
 
@@ -30,22 +36,32 @@ def duplicate_findings(molecules: MoleculeSet, split: Mapping[str, np.ndarray], 
         classification: Whether labels are classes, of which there is no average.
     """
     found = []
-    merge = "Keep one row of each." if classification else ("Average the labels of repeated measurements, or keep one row of "
-                                                            "each.")
+    merge = (
+        "Keep one row of each." if classification else ("Average the labels of repeated measurements, or keep one row of each.")
+    )
     name = np.array(molecules.canonical, dtype=object)
     members = [parts["train"] for parts in clients]
     for client, part in enumerate(members):
         groups = {text: places for text, places in _group(name, part).items() if len(places) > 1}
         repeats = sum(map(len, groups.values())) - len(groups)
         if repeats:
-            message = (f"{repeats} {either(repeats, 'molecule', 'molecules')} of client {client} "
-                       f"{either(repeats, 'repeats', 'repeat')} another one of that client: {_name(molecules, groups)}.")
+            message = (
+                f"{repeats} {either(repeats, 'molecule', 'molecules')} of client {client} "
+                f"{either(repeats, 'repeats', 'repeat')} another one of that client: {_name(molecules, groups)}."
+            )
             found.append(finding("duplicates_in_client", client, repeats, message, merge, _list(molecules, groups)))
     shared = _shared(name, members)
     if shared:
         held = either(len(shared), "molecule is", "molecules are")
-        found.append(remark("duplicates_across_clients", None, len(shared), f"{len(shared)} {held} held by more than one "
-                            f"client: {_name(molecules, shared)}.", rows=_list(molecules, shared)))
+        found.append(
+            remark(
+                "duplicates_across_clients",
+                None,
+                len(shared),
+                f"{len(shared)} {held} held by more than one client: {_name(molecules, shared)}.",
+                rows=_list(molecules, shared),
+            )
+        )
     return found + _server_leakage(molecules, name, split, acyclic) + _client_leakage(molecules, name, clients)
 
 
@@ -83,23 +99,47 @@ def _server_leakage(molecules: MoleculeSet, name: np.ndarray, split: Mapping[str
         twins = np.array([text in train_flat for text in flat[part]], dtype=bool) & ~leaked
         if leaked.any():
             groups, count = _join(name, part[leaked], train), int(leaked.sum())
-            found.append(finding(f"train_{stage}_leakage", None, count, f"{count} of {len(part)} {stage} molecules "
-                                 f"{either(count, 'is', 'are')} also in the training part: {_name(molecules, groups)}.",
-                                 f"Remove the repeated rows{or_else}", _list(molecules, groups, {stage: part})))
+            found.append(
+                finding(
+                    f"train_{stage}_leakage",
+                    None,
+                    count,
+                    f"{count} of {len(part)} {stage} molecules "
+                    f"{either(count, 'is', 'are')} also in the training part: {_name(molecules, groups)}.",
+                    f"Remove the repeated rows{or_else}",
+                    _list(molecules, groups, {stage: part}),
+                )
+            )
         if twins.any():
             groups, count = _join(flat, part[twins], train_flat), int(twins.sum())
-            found.append(finding(f"train_{stage}_stereoisomers", None, count, f"{count} of {len(part)} {stage} molecules "
-                                 f"{either(count, 'differs', 'differ')} from a training molecule in chirality alone, which no "
-                                 f"feature tells: to the model they are equal: {_name(molecules, groups)}.",
-                                 f"Remove the rows of all isomers but one{or_else}", _list(molecules, groups, {stage: part})))
+            found.append(
+                finding(
+                    f"train_{stage}_stereoisomers",
+                    None,
+                    count,
+                    f"{count} of {len(part)} {stage} molecules "
+                    f"{either(count, 'differs', 'differ')} from a training molecule in chirality alone, which no "
+                    f"feature tells: to the model they are equal: {_name(molecules, groups)}.",
+                    f"Remove the rows of all isomers but one{or_else}",
+                    _list(molecules, groups, {stage: part}),
+                )
+            )
     val, test = _group(name, split["val"]), split["test"]
     both = np.array([text in val for text in name[test]], dtype=bool)
     if both.any():
         groups, count = _join(name, test[both], val), int(both.sum())
-        found.append(finding("val_test_leakage", None, count, f"{count} of {len(test)} test molecules "
-                             f"{either(count, 'is', 'are')} also in the validation part, which chooses the best round: "
-                             f"{_name(molecules, groups)}.", "Remove the repeated rows.",
-                             _list(molecules, groups, {"val": split["val"], "test": test})))
+        found.append(
+            finding(
+                "val_test_leakage",
+                None,
+                count,
+                f"{count} of {len(test)} test molecules "
+                f"{either(count, 'is', 'are')} also in the validation part, which chooses the best round: "
+                f"{_name(molecules, groups)}.",
+                "Remove the repeated rows.",
+                _list(molecules, groups, {"val": split["val"], "test": test}),
+            )
+        )
     return found
 
 
@@ -114,11 +154,18 @@ def _client_leakage(molecules: MoleculeSet, name: np.ndarray, clients: Sequence[
             leaked = [place for place in part if name[place] in learnt]
             if leaked:
                 groups = _join(name, leaked, learnt)
-                found.append(finding(f"train_{stage}_leakage", client, len(leaked),
-                                     f"{len(leaked)} of {len(part)} {stage} molecules of client {client} "
-                                     f"{either(len(leaked), 'is', 'are')} also in a client's training part "
-                                     f"({sum(name[place] in own for place in leaked)} in its own): {_name(molecules, groups)}.",
-                                     "Remove the repeated rows.", _list(molecules, groups, {stage: part})))
+                found.append(
+                    finding(
+                        f"train_{stage}_leakage",
+                        client,
+                        len(leaked),
+                        f"{len(leaked)} of {len(part)} {stage} molecules of client {client} "
+                        f"{either(len(leaked), 'is', 'are')} also in a client's training part "
+                        f"({sum(name[place] in own for place in leaked)} in its own): {_name(molecules, groups)}.",
+                        "Remove the repeated rows.",
+                        _list(molecules, groups, {stage: part}),
+                    )
+                )
     return found
 
 
@@ -157,6 +204,12 @@ def _name(molecules: MoleculeSet, groups: Groups) -> str:
 def _list(molecules: MoleculeSet, groups: Groups, evaluated: Mapping[str, np.ndarray] | None = None) -> list[dict]:
     """All rows of all molecules; where some of them are evaluated, with the ``part`` that each is in."""
     part = {int(place): stage for stage, places in (evaluated or {}).items() for place in places}
-    return [{**molecules.list_row(place), "molecule": molecules.canonical[place],
-             **({} if evaluated is None else {"part": part.get(place, "train")})}
-            for places in groups.values() for place in places]
+    return [
+        {
+            **molecules.list_row(place),
+            "molecule": molecules.canonical[place],
+            **({} if evaluated is None else {"part": part.get(place, "train")}),
+        }
+        for places in groups.values()
+        for place in places
+    ]

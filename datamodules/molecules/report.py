@@ -1,4 +1,5 @@
 """What is written down of divided molecules: the record of who has which, and what ``inspect`` shows."""
+
 from __future__ import annotations
 
 import hashlib
@@ -38,20 +39,29 @@ def record_division(molecules: MoleculeSet, division: Division, spec: DivisionSp
     """
     membership = list_members(molecules, division.clients)
     return {
-        "method": spec.partition, "seed": spec.seed, "alpha": spec.alpha, "num_clients": spec.num_clients,
-        "client_names": division.client_names, "client_sizes": [len(rows) for rows in membership],
-        "membership": membership, "sha256": hashlib.sha256(json.dumps(membership).encode()).hexdigest(),
-        "lost_edges": 0, "unassigned": list_unassigned(molecules, division),
-        "split": spec.split, "split_seed": spec.seed if spec.split_seed is None else spec.split_seed,
+        "method": spec.partition,
+        "seed": spec.seed,
+        "alpha": spec.alpha,
+        "num_clients": spec.num_clients,
+        "client_names": division.client_names,
+        "client_sizes": [len(rows) for rows in membership],
+        "membership": membership,
+        "sha256": hashlib.sha256(json.dumps(membership).encode()).hexdigest(),
+        "lost_edges": 0,
+        "unassigned": list_unassigned(molecules, division),
+        "split": spec.split,
+        "split_seed": spec.seed if spec.split_seed is None else spec.split_seed,
         "server": {name: sorted(list_rows(molecules, part)) for name, part in division.server.items()},
         "client_holdout": [{name: list_rows(molecules, parts[name]) for name in ("val", "test")} for parts in division.clients],
-        "scaffolds": int(division.groups.max()) + 1, "acyclic": acyclic,
+        "scaffolds": int(division.groups.max()) + 1,
+        "acyclic": acyclic,
         "versions": {"rdkit": rdBase.rdkitVersion},
     }
 
 
-def report_molecules(molecules: MoleculeSet, division: Division, spec: DivisionSpec, schema: Mapping[str, Any],
-                     options: Mapping[str, Any]) -> dict[str, Any]:
+def report_molecules(
+    molecules: MoleculeSet, division: Division, spec: DivisionSpec, schema: Mapping[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
     """Sizes, labels and scaffolds per client, and findings with remedies.
 
     ``scaffold_tv`` is the total variation of each client's scaffolds from those of all training molecules,
@@ -76,19 +86,30 @@ def report_molecules(molecules: MoleculeSet, division: Division, spec: DivisionS
     findings += contradiction_findings(molecules, server, clients, classes)
     findings += found_in.label_findings(y, names, classes, server, members, [parts["test"] for parts in clients])
     return {
-        "dataset": options["dataset"], "partition": spec.partition, "split": spec.split, **schema,
-        "task_names": names, "units": molecules.units, "rdkit": rdBase.rdkitVersion,
-        "num_molecules": len(molecules), "num_clients": spec.num_clients, "client_names": division.client_names,
+        "dataset": options["dataset"],
+        "partition": spec.partition,
+        "split": spec.split,
+        **schema,
+        "task_names": names,
+        "units": molecules.units,
+        "rdkit": rdBase.rdkitVersion,
+        "num_molecules": len(molecules),
+        "num_clients": spec.num_clients,
+        "client_names": division.client_names,
         "client_sizes": [sum(map(len, parts.values())) for parts in clients],
         "client_samples": {name: [len(parts[name]) for parts in clients] for name in PARTS},
         "samples": {name: len(part) for name, part in server.items()},
         "labels": [found_in.label_summary(y[part], names, classes) for part in members],
         "labels_whole": found_in.label_summary(y[server["train"]], names, classes),
-        "num_scaffolds": int(division.groups.max()) + 1, "acyclic_molecules": molecules.scaffold.count(ACYCLIC),
+        "num_scaffolds": int(division.groups.max()) + 1,
+        "acyclic_molecules": molecules.scaffold.count(ACYCLIC),
         "scaffolds_per_client": [len(np.unique(division.groups[part])) for part in members],
-        "scaffold_tv": [None if np.isnan(value) else float(value) for value in tv], "scaffold_tv_iid": tv_iid,
+        "scaffold_tv": [None if np.isnan(value) else float(value) for value in tv],
+        "scaffold_tv_iid": tv_iid,
         "shared_molecules": shared_molecules(molecules, members),
-        "bytes": molecules.packed.nbytes, "findings": findings, "dropped_rows": molecules.dropped_rows,
+        "bytes": molecules.packed.nbytes,
+        "findings": findings,
+        "dropped_rows": molecules.dropped_rows,
     }
 
 
@@ -96,5 +117,12 @@ def _unassigned_findings(molecules: MoleculeSet, division: Division) -> list[Fin
     number = len(list_unassigned(molecules, division))
     if not number:
         return []
-    return [finding("unassigned", None, number, f"{number} training molecules are given to no client, as in the authors' "
-                    "code.", "`data.init_args.partition: scaffold_lda` gives all of them away.")]
+    return [
+        finding(
+            "unassigned",
+            None,
+            number,
+            f"{number} training molecules are given to no client, as in the authors' code.",
+            "`data.init_args.partition: scaffold_lda` gives all of them away.",
+        )
+    ]

@@ -3,6 +3,7 @@
 Molecules with the same ring systems and linkers share a scaffold; all molecules without a ring share the scaffold
 ``''``, which can be half of a small set. Chirality is ignored; exocyclic double bonds stay; salts keep all fragments.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -4,6 +4,7 @@ A record is a name, a table of atoms with coordinates, bonds, and tags such as `
 the molecule; this file takes the file apart, reads the tags (also where RDKit cannot read the molecule: the record keeps
 its id, then) and packs the geometries.
 """
+
 from __future__ import annotations
 
 import io
@@ -76,9 +77,15 @@ def encode_blocks(blocks: Sequence[str]) -> Arrays:
             strings.append((*_names(mol), ""))
     table = np.array(counts, dtype=np.int64).reshape(-1, 2)
     canonical, scaffold, reasons = zip(*strings, strict=True) if strings else ((), (), ())
-    return {"atom_count": table[:, 0], "num_fragments": table[:, 1], "z": np.array(z, dtype=np.uint8),
-            "pos": np.concatenate([np.zeros((0, 3), np.float32), *pos]), "canonical": pack_strings(list(canonical)),
-            "scaffold": pack_strings(list(scaffold)), "reason": pack_strings(list(reasons))}
+    return {
+        "atom_count": table[:, 0],
+        "num_fragments": table[:, 1],
+        "z": np.array(z, dtype=np.uint8),
+        "pos": np.concatenate([np.zeros((0, 3), np.float32), *pos]),
+        "canonical": pack_strings(list(canonical)),
+        "scaffold": pack_strings(list(scaffold)),
+        "reason": pack_strings(list(reasons)),
+    }
 
 
 def _cut(block: str) -> str:
@@ -127,15 +134,25 @@ class Records:
 def read_records(blocks: Sequence[str], num_workers: int | None = None, cache_dir: str | Path | None = None) -> Records:
     """Parse the records of :func:`sdf_blocks`; arguments as for ``encode_table``."""
     arrays = cached(
-        cache_dir, content_key("sdf", "", blocks),
+        cache_dir,
+        content_key("sdf", "", blocks),
         lambda: _concatenate(map_chunks(encode_blocks, blocks, num_workers, "reading SDF")),
-        lambda stored: fault_of(stored, encode_blocks([]), len(blocks), {"z": "atom_count", "pos": "atom_count"}))
+        lambda stored: fault_of(stored, encode_blocks([]), len(blocks), {"z": "atom_count", "pos": "atom_count"}),
+    )
     canonical, scaffold, reason = (unpack_strings(arrays[name]) for name in STRINGS)
     return Records(arrays["atom_count"], arrays["num_fragments"], arrays["z"], arrays["pos"], canonical, scaffold, reason)
 
 
-def geometry_set(records: Records, rows: np.ndarray, y: np.ndarray, task_names: Sequence[str], units: Sequence[str],
-                 dropped: list[dict[str, Any]], columns: dict[str, list[Any]], origin: Origin | None = None) -> MoleculeSet:
+def geometry_set(
+    records: Records,
+    rows: np.ndarray,
+    y: np.ndarray,
+    task_names: Sequence[str],
+    units: Sequence[str],
+    dropped: list[dict[str, Any]],
+    columns: dict[str, list[Any]],
+    origin: Origin | None = None,
+) -> MoleculeSet:
     """Molecules with ``z`` and ``pos`` in place of bonds.
 
     Args:
@@ -150,14 +167,24 @@ def geometry_set(records: Records, rows: np.ndarray, y: np.ndarray, task_names: 
     """
     size = len(records.reason)
     everything = PackedMolecules(
-        y=torch.as_tensor(y, dtype=torch.float32).reshape(size, -1), sample_id=torch.arange(size),
+        y=torch.as_tensor(y, dtype=torch.float32).reshape(size, -1),
+        sample_id=torch.arange(size),
         node_ptr=torch.from_numpy(np.concatenate([[0], np.cumsum(records.atom_count)])),
-        edge_ptr=torch.zeros(size + 1, dtype=torch.long), atom_table=torch.zeros(0, 0),
-        nodes={"z": torch.from_numpy(records.z), "pos": torch.from_numpy(records.pos)})
+        edge_ptr=torch.zeros(size + 1, dtype=torch.long),
+        atom_table=torch.zeros(0, 0),
+        nodes={"z": torch.from_numpy(records.z), "pos": torch.from_numpy(records.pos)},
+    )
     return MoleculeSet(
-        packed=everything.select(rows), canonical=[records.canonical[row] for row in rows],
-        scaffold=[records.scaffold[row] for row in rows], num_fragments=records.num_fragments[rows],
-        task_names=list(task_names), units=list(units), dropped_rows=dropped, columns=columns, origin=origin)
+        packed=everything.select(rows),
+        canonical=[records.canonical[row] for row in rows],
+        scaffold=[records.scaffold[row] for row in rows],
+        num_fragments=records.num_fragments[rows],
+        task_names=list(task_names),
+        units=list(units),
+        dropped_rows=dropped,
+        columns=columns,
+        origin=origin,
+    )
 
 
 def values_of(blocks: Sequence[str]) -> list[dict[str, str]]:

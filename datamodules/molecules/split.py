@@ -5,6 +5,7 @@
 ``scaffold_split``  whole scaffolds, largest first: the test part has scaffolds never trained on
 Each returns ``{"train": ..., "val": ..., "test": ...}`` with positions into the valid molecules.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ def random_split(size: int, seed: int = 0, sizes: tuple[int, int, int] | None = 
     """A seeded uniform split. ``sizes`` defaults to ``split_sizes(size)``."""
     train, val, _ = sizes or split_sizes(size)
     order = np.random.default_rng(seed).permutation(size)
-    return {"train": order[:train], "val": order[train:train + val], "test": order[train + val:]}
+    return {"train": order[:train], "val": order[train : train + val], "test": order[train + val :]}
 
 
 def official_split(size: int, sizes: tuple[int, int, int] | None = None) -> dict[str, np.ndarray]:
@@ -77,8 +78,10 @@ def scaffold_split(groups: np.ndarray, sizes: tuple[int, int, int] | None = None
         if name in room:
             room[name] -= counts[k]
     if not parts["train"]:
-        raise ValueError("`data.init_args.split: scaffold` leaves no training molecule: the smallest scaffold group "
-                         f"({counts.min()} molecules) is larger than the training part ({train}). Use `split: "
-                         "random`.")
+        raise ValueError(
+            "`data.init_args.split: scaffold` leaves no training molecule: the smallest scaffold group "
+            f"({counts.min()} molecules) is larger than the training part ({train}). Use `split: "
+            "random`."
+        )
     none = np.zeros(0, dtype=np.int64)
     return {name: np.concatenate(members) if members else none for name, members in parts.items()}

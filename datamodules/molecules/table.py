@@ -2,6 +2,7 @@
 
 Row numbers are those of the table, counted from 0 without the header; they are a molecule's ``sample_id`` for good.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -101,8 +102,13 @@ class MoleculeSet:
         return {"row": row, **(self.origin(row) if self.origin else {})}
 
 
-def molecule_set(table: MoleculeTable, invalid: str = "drop", fragments: str = "all", num_workers: int | None = None,
-                 cache_dir: str | Path | None = None) -> MoleculeSet:
+def molecule_set(
+    table: MoleculeTable,
+    invalid: str = "drop",
+    fragments: str = "all",
+    num_workers: int | None = None,
+    cache_dir: str | Path | None = None,
+) -> MoleculeSet:
     """Encodes the rows of a table, and drops or refuses those that are no molecule.
 
     Args:
@@ -119,31 +125,50 @@ def molecule_set(table: MoleculeTable, invalid: str = "drop", fragments: str = "
     reasons = [own or other for own, other in zip(table.reasons or encoded.reason, encoded.reason, strict=True)]
     rows, dropped = usable_rows(reasons, table.smiles, invalid, table.origin)
     return MoleculeSet(
-        packed=pack(encoded, rows, np.asarray(table.y)[rows], rows), canonical=[encoded.canonical[i] for i in rows],
-        scaffold=[encoded.scaffold[i] for i in rows], num_fragments=encoded.num_fragments[rows],
-        task_names=list(table.task_names), units=list(table.units), dropped_rows=dropped,
-        columns={name: [column[i] for i in rows] for name, column in table.columns.items()}, origin=table.origin)
+        packed=pack(encoded, rows, np.asarray(table.y)[rows], rows),
+        canonical=[encoded.canonical[i] for i in rows],
+        scaffold=[encoded.scaffold[i] for i in rows],
+        num_fragments=encoded.num_fragments[rows],
+        task_names=list(table.task_names),
+        units=list(table.units),
+        dropped_rows=dropped,
+        columns={name: [column[i] for i in rows] for name, column in table.columns.items()},
+        origin=table.origin,
+    )
 
 
-def usable_rows(reasons: Sequence[str], texts: Sequence[Any], invalid: str,
-                origin: Origin | None = None) -> tuple[np.ndarray, list[dict[str, Any]]]:
+def usable_rows(
+    reasons: Sequence[str], texts: Sequence[Any], invalid: str, origin: Origin | None = None
+) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Rows without a reason against them, and a record of each other row; ``origin`` adds what else is known of it.
 
     Raises:
         ValueError: As ``molecule_set``.
     """
     check_policy(invalid)
-    dropped = [{"row": row, "reason": reason, "smiles": str(texts[row]) if isinstance(texts[row], str) else "",
-                **(origin(row) if origin else {})} for row, reason in enumerate(reasons) if reason]
+    dropped = [
+        {
+            "row": row,
+            "reason": reason,
+            "smiles": str(texts[row]) if isinstance(texts[row], str) else "",
+            **(origin(row) if origin else {}),
+        }
+        for row, reason in enumerate(reasons)
+        if reason
+    ]
     shown = "; ".join(f"{_where(drop)} {drop['smiles']!r}: {drop['reason']}" for drop in dropped[:5])
     more = f" (and {len(dropped) - 5} more)" if len(dropped) > 5 else ""
     if dropped and invalid == "raise":
-        raise ValueError(f"{len(dropped)} of {len(reasons)} rows cannot be used: {shown}{more}. Rows count from 0 "
-                         "without the header. Correct them, or leave them out with `data.init_args.invalid: drop`.")
+        raise ValueError(
+            f"{len(dropped)} of {len(reasons)} rows cannot be used: {shown}{more}. Rows count from 0 "
+            "without the header. Correct them, or leave them out with `data.init_args.invalid: drop`."
+        )
     rows = np.array([row for row, reason in enumerate(reasons) if not reason], dtype=np.int64)
     if not len(rows):
-        raise ValueError(f"none of {len(reasons)} rows can be used: {shown}{more}. Are the columns of SMILES and labels right? "
-                         "Labels are numbers; classes are 0 and 1.")
+        raise ValueError(
+            f"none of {len(reasons)} rows can be used: {shown}{more}. Are the columns of SMILES and labels right? "
+            "Labels are numbers; classes are 0 and 1."
+        )
     return rows, dropped
 
 

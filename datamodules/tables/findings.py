@@ -86,8 +86,12 @@ def _find_unread_links(without: Mapping[str, Sequence[str]], edges: str) -> list
     """Clients without a table of links in whose folders there is another file, which may be one."""
     asked = {client: names for client, names in without.items() if names}
     there = list(dict.fromkeys(name for names in asked.values() for name in names))
-    return tell_if("unread_links", len(asked), f"{quote_all(list(asked))}: no links are read, since there is no `{edges}`, but "
-                   f"there is {quote_all(there)}.", f"If that has the links: `data.init_args.edges: {''.join(there[:1])}`.")
+    return tell_if(
+        "unread_links",
+        len(asked),
+        f"{quote_all(list(asked))}: no links are read, since there is no `{edges}`, but there is {quote_all(there)}.",
+        f"If that has the links: `data.init_args.edges: {''.join(there[:1])}`.",
+    )
 
 
 def explain_no_edges(

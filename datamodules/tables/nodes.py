@@ -204,9 +204,7 @@ def _numeric(chunk: Chunk, candidates: Sequence[str], decimal: str | None) -> li
     return names
 
 
-def _counters(
-    chunk: Chunk, names: Sequence[str], decimal: str | None, client: str | None
-) -> dict[str, str]:
+def _counters(chunk: Chunk, names: Sequence[str], decimal: str | None, client: str | None) -> dict[str, str]:
     """Columns that only count or name the rows, all of them or those of each client, as far as the first rows tell."""
     found: dict[str, str] = {}
     owners = None if client is None else number_owners([text.strip() for text in chunk.columns[client]])

@@ -223,9 +223,7 @@ class Table:
         return whole
 
 
-def _chunk(
-    first: int, names: Sequence[str], places: Sequence[int], rows: list[list[str]], bad: dict[int, str]
-) -> Chunk:
+def _chunk(first: int, names: Sequence[str], places: Sequence[int], rows: list[list[str]], bad: dict[int, str]) -> Chunk:
     columns = {name: [row[place] for row in rows] for name, place in zip(names, places, strict=True)}
     return Chunk(first, columns, len(rows), bad)
 

@@ -83,9 +83,7 @@ class AgreedScale(nn.UnscaleTransform):
 def model():
     num_tasks = len(TARGETS)
     message_passing = nn.BondMessagePassing(d_h=32, depth=2)
-    predictor = nn.RegressionFFN(
-        num_tasks, message_passing.output_dim, hidden_dim=32, output_transform=AgreedScale(num_tasks)
-    )
+    predictor = nn.RegressionFFN(num_tasks, message_passing.output_dim, hidden_dim=32, output_transform=AgreedScale(num_tasks))
     return models.MPNN(message_passing, nn.MeanAggregation(), predictor, metrics=[nn.RMSE()], warmup_epochs=1, max_lr=5e-3)
 
 

@@ -34,9 +34,7 @@ class Checkpoints:
         self.directory, self.keep_last = directory, keep_last
         directory.mkdir(parents=True, exist_ok=True)
 
-    def save(
-        self, name: str, tensors: dict[str, Tensor], values: dict[str, Any], engine: Engine, best: str | None
-    ) -> Path:
+    def save(self, name: str, tensors: dict[str, Tensor], values: dict[str, Any], engine: Engine, best: str | None) -> Path:
         """Write checkpoint ``name`` and delete older ones, except the last ``keep_last`` and ``best``.
 
         Raises:
@@ -138,9 +136,7 @@ def find(path: str, runs: Path, newest: Path | None = None) -> Path:
         return Path(path)
     inside = existing(Path(path) / "checkpoints")
     if not inside:
-        raise ResumeError(
-            f"`--ckpt_path {path}`: neither a checkpoint, nor a run's folder with one, nor `last` or `best`."
-        )
+        raise ResumeError(f"`--ckpt_path {path}`: neither a checkpoint, nor a run's folder with one, nor `last` or `best`.")
     return inside[-1]
 
 

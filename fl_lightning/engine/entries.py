@@ -86,9 +86,7 @@ class Entries:
         for name, tensor in tensors.items():
             mine = live[name]
             if mine.shape != tensor.shape or mine.dtype != tensor.dtype:
-                raise ValueError(
-                    f"Entry `{name}` was received as {_describe(tensor)}, the module has {_describe(mine)}."
-                )
+                raise ValueError(f"Entry `{name}` was received as {_describe(tensor)}, the module has {_describe(mine)}.")
             mine.copy_(tensor)
 
 

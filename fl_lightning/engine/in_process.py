@@ -37,9 +37,7 @@ class InProcess(Engine):
 
     def _build(self) -> Worker:
         spec = self._spec
-        return Worker(
-            copy.deepcopy(spec.module), copy.deepcopy(spec.half), dict(enumerate(spec.datamodules)), spec.settings
-        )
+        return Worker(copy.deepcopy(spec.module), copy.deepcopy(spec.half), dict(enumerate(spec.datamodules)), spec.settings)
 
     def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
         for request in requests:

@@ -156,9 +156,7 @@ class LocalTrainer:
             self.clock.begin(None, id(datamodule))
             trainer = self._trainers.take(training=False)
             with self._short_logging(trainer) as logged:
-                results = self._guarded(
-                    getattr(trainer, run), self.module, datamodule=self._reused(datamodule), verbose=False
-                )
+                results = self._guarded(getattr(trainer, run), self.module, datamodule=self._reused(datamodule), verbose=False)
         metrics = {k: v for result in [*results, logged] for k, v in result.items()}
         return {without_stage(k, stage): float(v) for k, v in metrics.items()}
 
@@ -231,6 +229,7 @@ class ReusedData(L.LightningDataModule):
 
     def _loader(self, stage: str, make: Any) -> Any:
         """A loader, made under a stream of its own: what it draws must not depend on the round in which it is first needed."""
+
         def under_its_stream() -> Any:
             with stream(self._seed, f"{stage} loader", client=self._client):
                 return make()

@@ -243,9 +243,7 @@ class Rehearsal:
 
     # ---- what validation logs -----------------------------------------------------------------------------------------
 
-    def logged_in_validation(
-        self, data: Iterable[L.LightningDataModule], wanted: str
-    ) -> list[Mapping[str, float] | None]:
+    def logged_in_validation(self, data: Iterable[L.LightningDataModule], wanted: str) -> list[Mapping[str, float] | None]:
         """Validation metrics of the untrained model on these data, up to the first that have the wanted one: as a rule one.
         Nothing if the module cannot be evaluated now."""
         probe = self._probe()

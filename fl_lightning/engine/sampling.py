@@ -27,9 +27,7 @@ def number_of_participants(clients_per_round: int | float, num_clients: int) -> 
         )
     if isinstance(clients_per_round, float):
         if clients_per_round > 1:
-            raise ValueError(
-                f"{key} = {clients_per_round} is a fraction above 1. Write a whole number for a count of clients."
-            )
+            raise ValueError(f"{key} = {clients_per_round} is a fraction above 1. Write a whole number for a count of clients.")
         return max(1, math.floor(Fraction(str(float(clients_per_round))) * num_clients + Fraction(1, 2)))
     if clients_per_round > num_clients:
         raise ValueError(f"{key} = {clients_per_round}, but there are {num_clients} clients.")

@@ -54,9 +54,7 @@ def check_trainer_args(args: Mapping[str, Any], local_clock: str = "run") -> Non
                 check_package(thing, f"trainer.{name}")
     check_callbacks(callbacks_of(args), "`trainer.callbacks`", local_clock)
     if args.get("max_epochs") == 0 or args.get("max_steps") == 0:
-        raise ValueError(
-            "`trainer.max_epochs` and `trainer.max_steps` are a client's local work in a round: at least 1."
-        )
+        raise ValueError("`trainer.max_epochs` and `trainer.max_steps` are a client's local work in a round: at least 1.")
     if args.get("max_epochs") == -1 and args.get("max_steps", -1) in (-1, None) and args.get("max_time") is None:
         raise ValueError(
             "`trainer.max_epochs: -1` would never end: it is a client's local work in a round. Give a number of "

@@ -76,9 +76,7 @@ def without_constants(rows: Sequence[Row]) -> tuple[list[Row], str]:
     return [{n: row.get(n) for n in names if n not in constant} for row in rows], sentence
 
 
-def paper_rows(
-    groups: Sequence[Group], table: Sequence[Row], percent: bool = False
-) -> tuple[list[str], list[list[str]]]:
+def paper_rows(groups: Sequence[Group], table: Sequence[Row], percent: bool = False) -> tuple[list[str], list[list[str]]]:
     """Header and cells of the main table as a paper would print it; with ``percent`` accuracies in percent."""
     axes = columns([g.setting for g in groups])
     references = {row["reference"] for row in table}

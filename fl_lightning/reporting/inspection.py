@@ -50,9 +50,7 @@ def inspect_data(
         ValueError: If the data module cannot report.
     """
     if not hasattr(datamodule, "report"):
-        raise ValueError(
-            f"`data: {type(datamodule).__name__}` has no `report()`; `inspect` needs one of `datamodules`."
-        )
+        raise ValueError(f"`data: {type(datamodule).__name__}` has no `report()`; `inspect` needs one of `datamodules`.")
     if html is not None and not Path(html).parent.is_dir():
         raise ValueError(f"`--html {html}`: there is no folder `{Path(html).parent}`. Make it, or name another.")
     report = _report(datamodule)

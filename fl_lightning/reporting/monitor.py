@@ -81,7 +81,6 @@ class Monitor:
             f"{remedy} to one of these."
         )
 
-
     def value_of(self, summary: Mapping[str, Any]) -> float | None:
         """Its value in a summary of any metric: the global model's if there is one, else the mean over clients.
 

@@ -171,9 +171,7 @@ def new_version(base: Path) -> Path:
     """Make and return the first unused ``version_N`` after all that exist in ``base``, whoever else does the same."""
     while True:
         numbers = [
-            int(p.name.removeprefix("version_"))
-            for p in base.glob("version_*")
-            if p.name.removeprefix("version_").isdigit()
+            int(p.name.removeprefix("version_")) for p in base.glob("version_*") if p.name.removeprefix("version_").isdigit()
         ]
         folder = base / f"version_{max(numbers, default=-1) + 1}"
         try:

@@ -16,9 +16,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str
     right = [i for i in range(len(header)) if any(isinstance(row[i], int | float) for row in rows)]
 
     def line(row: Sequence[str]) -> str:
-        return "  ".join(
-            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        )
+        return "  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
 
     return [line(cells[0]).rstrip(), "  ".join("-" * w for w in widths), *(line(row).rstrip() for row in cells[1:])]
 

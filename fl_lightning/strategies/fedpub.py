@@ -161,9 +161,7 @@ class FedPub(Strategy):
             raise ValueError(f"`federation.strategy.init_args.tau` must be a finite number, got {tau}.")
         for name, probability in (("p_in", p_in), ("p_out", p_out)):
             if not 0 <= probability <= 1:
-                raise ValueError(
-                    f"`federation.strategy.init_args.{name}` is a probability, from 0 to 1, got {probability}."
-                )
+                raise ValueError(f"`federation.strategy.init_args.{name}` is a probability, from 0 to 1, got {probability}.")
         self.tau = tau
         self.mixes = aggregate
         self.p_in, self.p_out = p_in, p_out
@@ -204,9 +202,7 @@ class FedPub(Strategy):
         clients = list(replies)
         embeddings = torch.stack([replies[c].tensors[EMBEDDING] for c in clients])
         alpha = similarity_weights(embeddings, self.tau)
-        stacked = torch.stack(
-            [torch.cat([replies[c].tensors[n].reshape(-1).float() for n in self._names]) for c in clients]
-        )
+        stacked = torch.stack([torch.cat([replies[c].tensors[n].reshape(-1).float() for n in self._names]) for c in clients])
         mixed = personal_average(alpha, stacked)
         sizes = [self.weights[n].numel() for n in self._names]
         for row, client in zip(mixed, clients, strict=True):
@@ -285,9 +281,7 @@ class FedPubClient(ClientHalf):
         module = client.module
         sent = client.upload()
         if self.mixes == "masked":
-            sent |= {
-                name: w.detach().to("cpu", copy=True) for name, w in masked_weights(module).items() if name in sent
-            }
+            sent |= {name: w.detach().to("cpu", copy=True) for name, w in masked_weights(module).items() if name in sent}
         seed = derive(client.settings.seed, "fedpub proxy graph") % 2**31
         x, edge_index = _proxy(int(module.schema["num_features"]), self.p_in, self.p_out, seed)
         sent[EMBEDDING] = functional_embedding(module.encoder, x, edge_index)

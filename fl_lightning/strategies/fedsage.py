@@ -175,9 +175,7 @@ class FedSagePlus(FedAvg):
         if self.alpha > 0:
             requests = {c: Payload() for c in federation.clients}
             replies = federation.call("query", requests, step, expected=query_reply(self.generator.num_slots))
-            queries = {
-                c: r for c, r in replies.items() if r.tensors and int(r.tensors["counts"].sum()) >= self.min_batch
-            }
+            queries = {c: r for c, r in replies.items() if r.tensors and int(r.tensors["counts"].sum()) >= self.min_batch}
         gradients: dict[int, dict[str, Tensor]] = {}
         requests = {j: self._questions(j, queries) for j in federation.clients}
         requests = {j: p for j, p in requests.items() if p.tensors}

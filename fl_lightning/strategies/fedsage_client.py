@@ -64,9 +64,7 @@ class FedSagePlusClient(ClientHalf):
             return Payload()
         generator = self._generator(client)
         first, seed = client.round * self.draws, self._hide_seed(client)
-        data = ImpairedDataModule(
-            client.datamodule, self.hide_portion, self.draws, self.holdout, seed, first_draw=first
-        )
+        data = ImpairedDataModule(client.datamodule, self.hide_portion, self.draws, self.holdout, seed, first_draw=first)
         skip = ("max_steps", "max_epochs", "max_time", "callbacks", "fast_dev_run")
         arguments = {k: v for k, v in client.settings.trainer_args.items() if k not in skip}
         trainer = LocalTrainer(generator, {**arguments, "max_epochs": 1}, fast_loops=client.settings.fast_loops)

@@ -63,9 +63,7 @@ def train_counts(predicted: Tensor, target: Tensor, num_slots: int) -> Tensor:
     return torch.maximum(mend_counts(predicted, num_slots), target.long().clamp(0, num_slots))
 
 
-def draw_slots(
-    counts: Tensor, num_slots: int, sampler: str = "random", generator: torch.Generator | None = None
-) -> Tensor:
+def draw_slots(counts: Tensor, num_slots: int, sampler: str = "random", generator: torch.Generator | None = None) -> Tensor:
     """The sampler R: which k_v of the P candidate slots of each node are used.
 
     Args:
@@ -81,9 +79,7 @@ def draw_slots(
     return slot_ranks(len(counts), num_slots, sampler, generator).to(counts.device) < counts[:, None]
 
 
-def slot_ranks(
-    num_nodes: int, num_slots: int, sampler: str = "random", generator: torch.Generator | None = None
-) -> Tensor:
+def slot_ranks(num_nodes: int, num_slots: int, sampler: str = "random", generator: torch.Generator | None = None) -> Tensor:
     """Each node's order of its slots: those of rank below k_v are drawn. int64, ``(N, P)``, on the CPU."""
     if sampler == "prefix":
         return torch.arange(num_slots).expand(num_nodes, num_slots)
@@ -134,9 +130,7 @@ def local_feature_loss(
     return (candidates[has_target] - hidden_x[nearest[has_target]]).square().sum() / num_nodes
 
 
-def cross_feature_loss(
-    candidates: Tensor, features: Tensor, num_nodes: int, alpha: float = 1.0, chunk: int = 1024
-) -> Tensor:
+def cross_feature_loss(candidates: Tensor, features: Tensor, num_nodes: int, alpha: float = 1.0, chunk: int = 1024) -> Tensor:
     """L^f from j, evaluated by another client D_j: distance of each candidate to the nearest of *all* nodes of D_j.
 
     It does not involve n_v: nodes without hidden neighbours count too. D_j needs no edges.
@@ -187,9 +181,7 @@ def nearest_row(candidates: Tensor, features: Tensor, chunk: int = 1024) -> Tens
     """Row of ``features`` (dense or sparse CSR) nearest to each candidate, by |x_u|^2 - 2 x̃ x_u. Shape ``(Q,)``."""
     features = features.to(candidates.dtype)
     squared_norm = _squared_norms(features)[:, None]
-    parts = [
-        torch.argmin(squared_norm - 2.0 * (features @ rows.T.contiguous()), dim=0) for rows in candidates.split(chunk)
-    ]
+    parts = [torch.argmin(squared_norm - 2.0 * (features @ rows.T.contiguous()), dim=0) for rows in candidates.split(chunk)]
     return torch.cat(parts)
 
 

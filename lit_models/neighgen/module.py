@@ -127,8 +127,7 @@ class LitNeighGen(SchemaModule):
         num_features = int(schema["num_features"])
         defaults = {"seed": (1.0, 1.0, 0.0), "paper": (1.0, 1.0, 1.0), "balanced": (1.0, 1.0 / num_features, 0.0)}
         self.lambda_d, self.lambda_f, self.lambda_c = (
-            default if given is None else given
-            for given, default in zip(self._lambdas, defaults[self.profile], strict=True)
+            default if given is None else given for given, default in zip(self._lambdas, defaults[self.profile], strict=True)
         )
         self.encoder.build(num_features, self.embedding_channels)  # type: ignore[operator]  # `Encoder.build`
         self.dgen = CountGenerator(self.embedding_channels, self.count_activation)

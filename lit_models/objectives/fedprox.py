@@ -41,8 +41,13 @@ class FedProx(AddedTerm):
     Logs ``train/proximal``, the term with its factor.
     """
 
-    def __init__(self, mu: float = 0.01, base: Objective | None = None, warmup_rounds: int = 1,
-                 variant: Literal["paper", "official"] = "paper") -> None:
+    def __init__(
+        self,
+        mu: float = 0.01,
+        base: Objective | None = None,
+        warmup_rounds: int = 1,
+        variant: Literal["paper", "official"] = "paper",
+    ) -> None:
         super().__init__(base, warmup_rounds)
         self.check("mu", mu, mu >= 0, "at least 0")
         self.check("variant", variant, variant in VARIANTS, f"one of {VARIANTS}")

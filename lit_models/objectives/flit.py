@@ -42,8 +42,9 @@ def uncertainty(local_loss: Tensor, global_loss: Tensor) -> Tensor:
     return local_loss + (local_loss - global_loss.detach()).relu()
 
 
-def uncertainty_plus(local_loss: Tensor, global_loss: Tensor, local_delta: Tensor, global_delta: Tensor, lam: float,
-                     variant: str = "paper") -> Tensor:
+def uncertainty_plus(
+    local_loss: Tensor, global_loss: Tensor, local_delta: Tensor, global_delta: Tensor, lam: float, variant: str = "paper"
+) -> Tensor:
     """Eq. 7 of phi_+ (Eq. 10), shapes (S, T). ``official``: the maximum with zero is taken of L and Delta apart."""
     if variant == "official":
         return uncertainty(local_loss, global_loss) + lam * uncertainty(local_delta, global_delta)
@@ -63,8 +64,14 @@ class FLIT(Reweighted):
     Logs, beside what `Reweighted` does, ``train/less_sure``: the share of samples with ``phi(x, F_l) > phi(x, F_g)``.
     """
 
-    def __init__(self, gamma: float = 0.5, beta: float = 0.8, detach_weight: bool = False, warmup_rounds: int = 1,
-                 variant: Literal["paper", "official"] = "paper") -> None:
+    def __init__(
+        self,
+        gamma: float = 0.5,
+        beta: float = 0.8,
+        detach_weight: bool = False,
+        warmup_rounds: int = 1,
+        variant: Literal["paper", "official"] = "paper",
+    ) -> None:
         super().__init__(gamma, beta, detach_weight, warmup_rounds)
         self.check("variant", variant, variant in VARIANTS, f"one of {VARIANTS}")
         self.variant = variant
@@ -122,10 +129,20 @@ class FLITPlus(FLIT):
             compares phi_+, and ``train/vat`` is the mean Delta of the model in training.
     """
 
-    def __init__(self, gamma: float = 0.5, lam: float = 0.1, c: float = 1.0, radius: float = 2.5,
-                 probe: float | None = None, power_iterations: int = 1, official_norm: bool | None = None,
-                 beta: float = 0.8, detach_weight: bool = False, warmup_rounds: int = 1,
-                 variant: Literal["paper", "official"] = "paper") -> None:
+    def __init__(
+        self,
+        gamma: float = 0.5,
+        lam: float = 0.1,
+        c: float = 1.0,
+        radius: float = 2.5,
+        probe: float | None = None,
+        power_iterations: int = 1,
+        official_norm: bool | None = None,
+        beta: float = 0.8,
+        detach_weight: bool = False,
+        warmup_rounds: int = 1,
+        variant: Literal["paper", "official"] = "paper",
+    ) -> None:
         super().__init__(gamma, beta, detach_weight, warmup_rounds, variant)
         self.check("lam", lam, lam >= 0, "at least 0")
         self.check("c", c, c >= 0, "at least 0")

@@ -113,8 +113,9 @@ class FedFocal(Reweighted):
         beta, detach_weight, warmup_rounds: As for `Reweighted`, which also says what is logged.
     """
 
-    def __init__(self, gamma: float = 0.5, normalise: bool = True, beta: float = 0.8, detach_weight: bool = False,
-                 warmup_rounds: int = 1) -> None:
+    def __init__(
+        self, gamma: float = 0.5, normalise: bool = True, beta: float = 0.8, detach_weight: bool = False, warmup_rounds: int = 1
+    ) -> None:
         super().__init__(gamma, beta, detach_weight, warmup_rounds)
         self.normalise = normalise
 

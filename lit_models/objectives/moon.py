@@ -58,8 +58,7 @@ class MOON(AddedTerm):
     Logs ``train/contrastive``, the mean without its factor.
     """
 
-    def __init__(self, mu: float = 1.0, tau: float = 0.5, base: Objective | None = None,
-                 warmup_rounds: int = 1) -> None:
+    def __init__(self, mu: float = 1.0, tau: float = 0.5, base: Objective | None = None, warmup_rounds: int = 1) -> None:
         super().__init__(base, warmup_rounds)
         self.check("mu", mu, mu >= 0, "at least 0")
         self.check("tau", tau, tau > 0, "above 0")

@@ -74,8 +74,14 @@ def disturbed(inputs: Tensors, directions: Tensors, size: float) -> Tensors:
     return {name: x + size * directions[name] for name, x in inputs.items()}
 
 
-def search(discrepancy: Callable[[Tensors], Tensor], inputs: Tensors, directions: Tensors, probe: float,
-           power_iterations: int = 1, official_norm: bool = False) -> Tensors:
+def search(
+    discrepancy: Callable[[Tensors], Tensor],
+    inputs: Tensors,
+    directions: Tensors,
+    probe: float,
+    power_iterations: int = 1,
+    official_norm: bool = False,
+) -> Tensors:
     """The directions that increase the discrepancy most, by power iterations from the given ones.
 
     Args:
@@ -115,13 +121,19 @@ class VAT:
         official_norm: As in the authors' code, see the top of this file.
     """
 
-    def __init__(self, radius: float = 2.5, probe: float = PROBE, power_iterations: int = 1,
-                 official_norm: bool = False) -> None:
-        for name, value, holds in (("radius", radius, radius >= 0), ("probe", probe, probe > 0),
-                                   ("power_iterations", power_iterations, power_iterations >= 0)):
+    def __init__(
+        self, radius: float = 2.5, probe: float = PROBE, power_iterations: int = 1, official_norm: bool = False
+    ) -> None:
+        for name, value, holds in (
+            ("radius", radius, radius >= 0),
+            ("probe", probe, probe > 0),
+            ("power_iterations", power_iterations, power_iterations >= 0),
+        ):
             if not holds:
-                raise ValueError(f"`model.init_args.objective.init_args.{name}` must be "
-                                 f"{'above' if name == 'probe' else 'at least'} 0, but is {value!r}.")
+                raise ValueError(
+                    f"`model.init_args.objective.init_args.{name}` must be "
+                    f"{'above' if name == 'probe' else 'at least'} 0, but is {value!r}."
+                )
         self.radius, self.probe, self.power_iterations = radius, probe, power_iterations
         self.official_norm = official_norm
         self._generator: torch.Generator | None = None
@@ -133,8 +145,9 @@ class VAT:
     def end(self) -> None:
         self._generator = None  # objectives are copied and pickled between rounds
 
-    def __call__(self, module: LitGraphModule, batch: Any, outputs: Tensor, mask: Tensor,
-                 replay: Replay | None = None) -> Tensor:
+    def __call__(
+        self, module: LitGraphModule, batch: Any, outputs: Tensor, mask: Tensor, replay: Replay | None = None
+    ) -> Tensor:
         """Delta of each training sample and task, ``(S, T)``, aligned with ``losses``; at least 0.
 
         Args:
@@ -160,9 +173,14 @@ class VAT:
             if rounded and self.power_iterations:
                 with torch.no_grad(), extra_pass(module, replay):
                     exact = single(module(batch))
-            directions = search(lambda probes: torch.where(mask, discrepancy(probes, exact), 0.0), inputs,
-                                random_directions(inputs, self._generator), self.probe, self.power_iterations,
-                                self.official_norm)
+            directions = search(
+                lambda probes: torch.where(mask, discrepancy(probes, exact), 0.0),
+                inputs,
+                random_directions(inputs, self._generator),
+                self.probe,
+                self.power_iterations,
+                self.official_norm,
+            )
         return discrepancy(disturbed(inputs, directions, self.radius), reference).clamp(min=0)
 
 
@@ -178,8 +196,16 @@ class FedVAT(AddedTerm):
     Logs ``train/vat``, the mean discrepancy without its factor.
     """
 
-    def __init__(self, lam: float = 0.1, radius: float = 2.5, probe: float = PROBE, power_iterations: int = 1,
-                 official_norm: bool = False, base: Objective | None = None, warmup_rounds: int = 1) -> None:
+    def __init__(
+        self,
+        lam: float = 0.1,
+        radius: float = 2.5,
+        probe: float = PROBE,
+        power_iterations: int = 1,
+        official_norm: bool = False,
+        base: Objective | None = None,
+        warmup_rounds: int = 1,
+    ) -> None:
         super().__init__(base, warmup_rounds)
         self.check("lam", lam, lam >= 0, "at least 0")
         self.lam = lam

@@ -140,8 +140,7 @@ def test_report_by_hand():
     kinds = {(finding["kind"], finding["client"]): finding for finding in report["findings"]}
     assert {("lost_edges", None), ("one_class", 0), ("one_class", 1), ("unlabeled_nodes", 1)} <= set(kinds)
     assert all(
-        {"kind", "client", "count", "message", "remedy"} <= set(finding) and finding["remedy"]
-        for finding in report["findings"]
+        {"kind", "client", "count", "message", "remedy"} <= set(finding) and finding["remedy"] for finding in report["findings"]
     )
     assert "1 of 5 edges (20.0%)" in kinds["lost_edges", None]["message"]
 
@@ -224,6 +223,7 @@ def test_the_fingerprint_of_a_client_covers_what_it_knows_of_links_elsewhere():
     schema = {"num_features": 3, "num_classes": 2}
     known = [None, torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])]
     assert len({ClientGraphDataModule(graph, schema, links_elsewhere=n).fingerprint() for n in known}) == 3
+
 
 def test_data_modules_can_be_sent_to_a_worker_process():
     module = synthetic(batch_size=4)

@@ -187,7 +187,6 @@ def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
         own(tmp_path, unknown_ids="drop", invalid="raise")
 
 
-
 def elsewhere(data):
     """``{original id: links that lead elsewhere}`` over all clients."""
     found = {}
@@ -225,6 +224,7 @@ def test_a_folder_knows_links_to_nodes_of_other_folders(tmp_path):
     north, south = (client.links_elsewhere.tolist() for client in data.client_datamodules())
     assert north == [2, 2, 0] and south == [1, 1, 0]
 
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -232,8 +232,11 @@ def test_a_folder_knows_links_to_nodes_of_other_folders(tmp_path):
         ({"partition": "folder"}, "no folder below .* has a file `nodes.csv`"),
         ({"id_column": "key"}, "`data.init_args.id_column` is 'key', but .* Its columns are: 'id', 'f1'.*header: false"),
         ({"id_column": "ID"}, "`data.init_args.id_column` is 'ID', but .*. Write `data.init_args.id_column: id`"),
-        ({"source_column": "a", "target_column": "b"}, "`data.init_args.source_column` is 'a' and `.*target_column` is 'b', "
-         "but .* has no such columns.*Set `.*source_column` and `.*target_column` to two of them, or .*edge_header: false"),
+        (
+            {"source_column": "a", "target_column": "b"},
+            "`data.init_args.source_column` is 'a' and `.*target_column` is 'b', "
+            "but .* has no such columns.*Set `.*source_column` and `.*target_column` to two of them, or .*edge_header: false",
+        ),
         ({"source_column": "a", "edge_header": False, "target_column": "1"}, "'0', '1'.* to one of them\\.$"),
         ({"source_column": "a"}, "Its columns are: 'source', 'target'.*`data.init_args.edge_header: false`"),
         ({"nodes": "node.csv"}, r"node.csv` is no file \(`data.init_args.root`, .*It holds 'edges.csv', 'nodes.csv'"),

@@ -23,8 +23,6 @@ def graph(seed=0, num_nodes=NODES):
 
 
 def strategy(**options):
-    generator = LitNeighGen(
-        encoder=GraphSAGE(hidden_channels=8), embedding_channels=8, num_slots=3, hidden_channels=[10]
-    )
+    generator = LitNeighGen(encoder=GraphSAGE(hidden_channels=8), embedding_channels=8, num_slots=3, hidden_channels=[10])
     small = {"hide_portion": HIDE, "holdout": HOLDOUT, "draws": 2, "min_batch": 1, "exchange_rounds": 3}
     return FedSagePlus(generator=generator, **{**small, **options})

@@ -91,5 +91,3 @@ def test_patience_goes_on_over_a_resume(tmp_path):
     torch.manual_seed(0)
     on.fit(Steady(), clients((8, 8)), ckpt_path="last")
     assert (on.results["rounds_run"], on.results["stopped_early"]) == (4, True)
-
-

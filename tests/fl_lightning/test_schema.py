@@ -153,11 +153,14 @@ def test_molecule_sites_agree_on_names_order_and_units_of_tasks(tmp_path):
     first = molecules(tmp_path / "a.csv", "smiles,logS,logP")
     assert agreed_schema(None, [first, molecules(tmp_path / "b.csv", "smiles,logS,logP")])["task_names"] == ["logS", "logP"]
     turned = molecules(tmp_path / "b.csv", "smiles,logP,logS")
-    with pytest.raises(ValueError, match="client 2 has the same task_names in another order: the first that differs, "
-                                         "number 1, is 'logP' where the others have 'logS'.*`data.init_args.targets`"):
+    with pytest.raises(
+        ValueError,
+        match="client 2 has the same task_names in another order: the first that differs, "
+        "number 1, is 'logP' where the others have 'logS'.*`data.init_args.targets`",
+    ):
         agreed_schema(None, [first, first, turned])
     turned = molecules(tmp_path / "b.csv", "smiles,logP,logS", targets=["logS", "logP"])
-    assert agreed_schema(None, [first, turned])["task_names"] == ["logS", "logP"]     # put into one order
+    assert agreed_schema(None, [first, turned])["task_names"] == ["logS", "logP"]  # put into one order
     assert turned.molecules.packed.y[0].tolist() == pytest.approx([-1 / 3, 1 / 4])
     with pytest.raises(ValueError, match="client 2 has task_names without 'logS' and with also 'solubility'"):
         agreed_schema(None, [first, first, molecules(tmp_path / "b.csv", "smiles,solubility,logP")])

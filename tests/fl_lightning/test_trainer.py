@@ -152,9 +152,14 @@ class Scored(Linear):
 @pytest.mark.parametrize(
     ("monitor", "mode", "best"),
     [
-        (None, None, 2), ("loss", "min", 0), ("loss", "max", 2), ("error", "min", 2), ("score", "min", 0),
+        (None, None, 2),
+        ("loss", "min", 0),
+        ("loss", "max", 2),
+        ("error", "min", 2),
+        ("score", "min", 0),
         ("loss", None, 0),  # the module's `max` is its score's
-        ("val_loss", None, 0), ("val/score", None, 2),
+        ("val_loss", None, 0),
+        ("val/score", None, 2),
     ],
 )
 def test_the_best_round_by_the_monitor(tmp_path, monitor, mode, best):

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 SYMBOLS = (
-    "C N O S F Si P Cl Br Mg Na Ca Fe As Al I B V K Tl Yb Sb Sn Ag Pd Co Se Ti Zn H Li Ge Cu Au Ni Cd In Mn Zr Cr "
-    "Pt Hg Pb"
+    "C N O S F Si P Cl Br Mg Na Ca Fe As Al I B V K Tl Yb Sb Sn Ag Pd Co Se Ti Zn H Li Ge Cu Au Ni Cd In Mn Zr Cr Pt Hg Pb"
 ).split()
 HYBRIDS = [Chem.HybridizationType.names[name] for name in ("SP", "SP2", "SP3", "SP3D", "SP3D2")]
 BONDS = [Chem.BondType.names[name] for name in ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC")]
@@ -26,10 +25,13 @@ def one_hot(value, choices) -> list[float]:
 def molecule(smiles: str, sample_id: int = 0, y: list[float] | None = None, edge_type: bool = False) -> Data:
     mol = Chem.MolFromSmiles(smiles)
     x = [
-        one_hot(a.GetSymbol(), SYMBOLS) + one_hot(a.GetDegree(), range(11))
+        one_hot(a.GetSymbol(), SYMBOLS)
+        + one_hot(a.GetDegree(), range(11))
         + one_hot(a.GetTotalNumHs() - a.GetNumExplicitHs(), range(7))
-        + [float(a.GetFormalCharge()), float(a.GetNumRadicalElectrons())] + one_hot(a.GetHybridization(), HYBRIDS)
-        + [float(a.GetIsAromatic())] + one_hot(a.GetTotalNumHs(), range(5))
+        + [float(a.GetFormalCharge()), float(a.GetNumRadicalElectrons())]
+        + one_hot(a.GetHybridization(), HYBRIDS)
+        + [float(a.GetIsAromatic())]
+        + one_hot(a.GetTotalNumHs(), range(5))
         for a in mol.GetAtoms()
     ]
     edges, features = [], []
@@ -41,8 +43,14 @@ def molecule(smiles: str, sample_id: int = 0, y: list[float] | None = None, edge
         features += [row, row]
     edges += [(i, i) for i in range(mol.GetNumAtoms())]
     features += [[0.0] * 12 + [1.0]] * mol.GetNumAtoms()
-    data = Data(x=torch.tensor(x), edge_index=torch.tensor(edges).T.contiguous(), edge_attr=torch.tensor(features),
-                y=torch.tensor([[0.0] if y is None else y]), sample_id=torch.tensor([sample_id]), num_nodes=len(x))
+    data = Data(
+        x=torch.tensor(x),
+        edge_index=torch.tensor(edges).T.contiguous(),
+        edge_attr=torch.tensor(features),
+        y=torch.tensor([[0.0] if y is None else y]),
+        sample_id=torch.tensor([sample_id]),
+        num_nodes=len(x),
+    )
     if edge_type:
         data.edge_type = (data.edge_attr.long() << torch.arange(13)).sum(1)
     return data

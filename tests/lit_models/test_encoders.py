@@ -72,9 +72,7 @@ def test_values_and_gradients_equal_plain_pyg(graph, encoder_class, sparse):
     (expected * target).sum().backward()
     gradients = dict(layers.named_parameters())
     for name, parameter in encoder.named_parameters():
-        torch.testing.assert_close(
-            parameter.grad, gradients[name.removeprefix("convs.")].grad, atol=1e-5, rtol=1e-5, msg=name
-        )
+        torch.testing.assert_close(parameter.grad, gradients[name.removeprefix("convs.")].grad, atol=1e-5, rtol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("out_channels", [3, 40], ids=["project-first", "aggregate-first"])

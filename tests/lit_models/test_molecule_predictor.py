@@ -51,8 +51,14 @@ class Molecules(pl.LightningDataModule):
 
 
 def trainer(**kwargs) -> pl.Trainer:
-    return pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                      enable_model_summary=False, **kwargs)
+    return pl.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **kwargs,
+    )
 
 
 # ---- losses ---------------------------------------------------------------------------------------------------------
@@ -130,9 +136,19 @@ def test_regression_scores_by_hand_and_in_the_labels_unit():
     values = {name: float(value) for name, value in scores.compute().items()}
     # Task 0: labels 0, 1, 2 when standardised, errors 1, 0, 2, in the label's unit twice that; task 1: one label,
     # error 2. Losses are of standardised values: 1, 0, 4 and 4.
-    assert values == pytest.approx({
-        "rmse_0": math.sqrt((4 + 0 + 16) / 3), "rmse_1": 2.0, "rmse": (math.sqrt(20 / 3) + 2) / 2,
-        "mae_0": 2.0, "mae_1": 2.0, "mae": 2.0, "loss": 9 / 4, "undefined_tasks": 0.0}, abs=1e-6)
+    assert values == pytest.approx(
+        {
+            "rmse_0": math.sqrt((4 + 0 + 16) / 3),
+            "rmse_1": 2.0,
+            "rmse": (math.sqrt(20 / 3) + 2) / 2,
+            "mae_0": 2.0,
+            "mae_1": 2.0,
+            "mae": 2.0,
+            "loss": 9 / 4,
+            "undefined_tasks": 0.0,
+        },
+        abs=1e-6,
+    )
     predicted = module.predict_step(batch_of(["CC"]), 0)
     torch.testing.assert_close(predicted["predictions"], torch.tensor([[18.0, 0.0]]))
 
@@ -143,7 +159,7 @@ def test_auroc_is_scikit_learns_over_defined_tasks_only():
     labels = (rng.random((40, 4)) < 0.4).astype(np.float32)
     labels[rng.random((40, 4)) < 0.3] = np.nan
     labels[:, 2] = np.where(np.isnan(labels[:, 2]), np.nan, 1.0)  # one class
-    labels[:, 3] = np.nan                                          # no label
+    labels[:, 3] = np.nan  # no label
     module = predictor("classification", 4)
     scores = module.make_scores()
     for rows in (slice(0, 16), slice(16, 40)):
@@ -151,8 +167,9 @@ def test_auroc_is_scikit_learns_over_defined_tasks_only():
         module.update_scores(scores, batch_of(["C"] * len(logits[rows]), labels[rows].tolist()), "val")
     expected = [roc_auc_score(labels[ok, t], logits[ok, t]) for t in (0, 1) for ok in [~np.isnan(labels[:, t])]]
     values = {name: float(value) for name, value in scores.compute().items() if name != "loss"}
-    assert values == pytest.approx({"auroc_0": expected[0], "auroc_1": expected[1], "auroc": np.mean(expected),
-                                    "undefined_tasks": 2.0}, abs=1e-6)
+    assert values == pytest.approx(
+        {"auroc_0": expected[0], "auroc_1": expected[1], "auroc": np.mean(expected), "undefined_tasks": 2.0}, abs=1e-6
+    )
     assert math.isnan(float(auroc(torch.tensor([0.0, NAN]), torch.tensor([0, 1]))))
 
 
@@ -250,6 +267,7 @@ def test_learns_under_a_stock_trainer(task, metric):
 @pytest.mark.parametrize("encoder", [MPNN, GCNMolecule, GINMolecule])
 def test_a_task_without_any_label_keeps_its_outputs(encoder):
     """Adam makes of weight decay alone a full step towards zero, at each step: a client would wear down what others learnt."""
+
     class ThreeTasks(Molecules):
         def __init__(self) -> None:
             super().__init__("regression")

@@ -73,8 +73,10 @@ def test_gru_and_set2set_have_the_gradients_of_the_library_layers():
     x, index = torch.randn(7, 8, requires_grad=True), torch.tensor([0, 0, 0, 1, 3, 3, 3])  # molecule 2 has no atom
     results = [reference(x, index, dim_size=5), ours(x, index, 5)]
     torch.testing.assert_close(results[1], results[0])
-    gradients = [torch.autograd.grad(out.square().sum(), [x, *module.parameters()])
-                 for out, module in zip(results, (reference, ours), strict=True)]
+    gradients = [
+        torch.autograd.grad(out.square().sum(), [x, *module.parameters()])
+        for out, module in zip(results, (reference, ours), strict=True)
+    ]
     for got, want in zip(gradients[1], gradients[0], strict=True):
         torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
 
@@ -139,8 +141,9 @@ def test_build_is_idempotent_and_names_what_is_missing():
 def test_mean_readout_and_molecules_without_atoms():
     model = built(GINMolecule(readout="mean"))
     batch = Batch.from_data_list([molecule("CCO"), molecule("C")])
-    empty = Data(x=batch.x, edge_index=batch.edge_index, edge_attr=batch.edge_attr, batch=batch.batch * 2,
-                 sample_id=torch.arange(4))  # molecules 1 and 3 have no atom
+    empty = Data(
+        x=batch.x, edge_index=batch.edge_index, edge_attr=batch.edge_attr, batch=batch.batch * 2, sample_id=torch.arange(4)
+    )  # molecules 1 and 3 have no atom
     for encoder in (model, built()):
         with torch.no_grad():
             out = encoder(empty)

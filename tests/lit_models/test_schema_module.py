@@ -90,8 +90,10 @@ def test_yaml_names_classes_and_the_checkpoint_needs_none(tmp_path, graph, data)
         CliData,
         subclass_mode_model=True,
         save_config_callback=None,
-        args={"fit": {"model": model, "trainer": {**quiet, "max_epochs": 1, "default_root_dir": str(tmp_path)}},
-              "subcommand": "fit"},
+        args={
+            "fit": {"model": model, "trainer": {**quiet, "max_epochs": 1, "default_root_dir": str(tmp_path)}},
+            "subcommand": "fit",
+        },
     )
     pickle.dumps(cli.model)
     assert cli.model.configure_optimizers().param_groups[0]["lr"] == 0.02

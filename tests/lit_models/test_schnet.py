@@ -22,8 +22,12 @@ def built(num_tasks: int = 12, **kwargs) -> SchNet:
 def molecules(sizes=(1, 5, 18, 2, 40), spread: float = 4.0) -> Data:
     torch.manual_seed(1)
     batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    return Data(z=torch.randint(1, 10, batch.shape), pos=torch.randn(batch.numel(), 3) * spread, batch=batch,
-                sample_id=torch.arange(len(sizes)))
+    return Data(
+        z=torch.randint(1, 10, batch.shape),
+        pos=torch.randn(batch.numel(), 3) * spread,
+        batch=batch,
+        sample_id=torch.arange(len(sizes)),
+    )
 
 
 def dense_neighbours(pos, batch):
@@ -45,8 +49,13 @@ def test_equals_pyg_with_the_same_weights_and_more_than_32_neighbours():
     reference.lin2 = nn.Linear(64, 12)
     pairs = [(reference.lin1, model.lin1), (reference.lin2, model.head), (reference.embedding, model.embedding)]
     for theirs, ours in zip(reference.interactions, model.interactions, strict=True):
-        pairs += [(theirs.mlp[0], ours.filter[0]), (theirs.mlp[2], ours.filter[2]), (theirs.conv.lin1, ours.lin_in),
-                  (theirs.conv.lin2, ours.lin_out), (theirs.lin, ours.lin)]
+        pairs += [
+            (theirs.mlp[0], ours.filter[0]),
+            (theirs.mlp[2], ours.filter[2]),
+            (theirs.conv.lin1, ours.lin_in),
+            (theirs.conv.lin2, ours.lin_out),
+            (theirs.lin, ours.lin),
+        ]
     for theirs, ours in pairs:
         theirs.load_state_dict(ours.state_dict())
     data = molecules(spread=2.0)

@@ -31,9 +31,7 @@ def test_entries_of_chosen_rows_by_hand():
 
 def test_product_and_gradient_by_hand():
     # [[1, 2], [0, 0], [0, 3]] @ [[1], [10]] = [[21], [0], [30]]; gradient of the sum: column sums [1, 5].
-    matrix = SparseMatrix.from_entries(
-        torch.tensor([2, 0, 0]), torch.tensor([1, 1, 0]), torch.tensor([3.0, 2.0, 1.0]), (3, 2)
-    )
+    matrix = SparseMatrix.from_entries(torch.tensor([2, 0, 0]), torch.tensor([1, 1, 0]), torch.tensor([3.0, 2.0, 1.0]), (3, 2))
     dense = torch.tensor([[1.0], [10.0]], requires_grad=True)
     out = spmm(matrix, dense)
     torch.testing.assert_close(out, torch.tensor([[21.0], [0.0], [30.0]]))

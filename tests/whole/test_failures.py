@@ -244,6 +244,7 @@ def wait_until(true, seconds: float = 120) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
+
 def test_what_cannot_be_sent_to_a_worker_is_a_clear_error_and_leaves_no_process(tmp_path):
     module = Linear()
     module.function = lambda x: x

@@ -66,9 +66,7 @@ def bonds(encoder=GINMolecule, objective=None):
 
 
 def generator():
-    return FedSagePlus(
-        pretrain_steps=3, exchange_rounds=2, draws=2, weighting="uniform", generator=LitNeighGen(profile="seed")
-    )
+    return FedSagePlus(pretrain_steps=3, exchange_rounds=2, draws=2, weighting="uniform", generator=LitNeighGen(profile="seed"))
 
 
 UNIFORM, SAMPLES = (lambda: FedAvg(weighting="uniform")), (lambda: FedAvg(weighting="num_samples"))
@@ -130,7 +128,7 @@ def outcome(case: str, folder: Path) -> dict:
     return {
         "weights": digest.hexdigest()[:24],
         "scores": hashlib.sha256(json.dumps(scores).encode()).hexdigest()[:24],
-        "norms": {group: float(f"{value ** 0.5:.6g}") for group, value in sorted(norms.items())},
+        "norms": {group: float(f"{value**0.5:.6g}") for group, value in sorted(norms.items())},
     }
 
 

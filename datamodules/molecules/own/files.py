@@ -1,4 +1,5 @@
 """The rows of people's own molecule files, CSV, parquet and SDF alike: texts by column, before anything is interpreted."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -60,12 +61,13 @@ def find_files(files: str | Sequence[str]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = [p for p in sorted(path.iterdir())
-                  if p.is_file() and (is_sdf(p) or any(s in TABLES for s in p.suffixes[-2:]))]
+        inside = [p for p in sorted(path.iterdir()) if p.is_file() and (is_sdf(p) or any(s in TABLES for s in p.suffixes[-2:]))]
         if not inside:
             folders = [str(p) for p in sorted(path.iterdir()) if p.is_dir()]
-            raise ValueError(f"`data.init_args.files`: the folder `{path}` has no file *{', *'.join(TABLES)} or *.sdf "
-                             "(.gz, too)." + (f" It has folders: `files: [{', '.join(folders[:5])}]`." if folders else ""))
+            raise ValueError(
+                f"`data.init_args.files`: the folder `{path}` has no file *{', *'.join(TABLES)} or *.sdf "
+                "(.gz, too)." + (f" It has folders: `files: [{', '.join(folders[:5])}]`." if folders else "")
+            )
         found += inside
     if not found:
         raise ValueError("`data.init_args.files` is empty: name a file, a folder, or several files.")
@@ -75,8 +77,13 @@ def find_files(files: str | Sequence[str]) -> list[Path]:
 def unread_files(files: str | Sequence[str]) -> list[str]:
     """Files in the named folders that are no table and no SDF file by their names, hidden ones apart: a site's, perhaps."""
     read, named = set(find_files(files)), [Path(name) for name in ([files] if isinstance(files, str) else files)]
-    return [str(p) for path in named if path.is_dir() for p in sorted(path.iterdir())
-            if p.is_file() and not p.name.startswith(".") and p not in read]
+    return [
+        str(p)
+        for path in named
+        if path.is_dir()
+        for p in sorted(path.iterdir())
+        if p.is_file() and not p.name.startswith(".") and p not in read
+    ]
 
 
 def name_clients(paths: Sequence[Path]) -> list[str]:
@@ -89,8 +96,10 @@ def name_clients(paths: Sequence[Path]) -> list[str]:
     names = [stem if stems.count(stem) == 1 else f"{path.parent.name}/{stem}" for path, stem in zip(paths, stems, strict=True)]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise ValueError(f"`data.init_args.files` has several files called {', '.join(repeated)}; each is a client and "
-                         "needs a name of its own.")
+        raise ValueError(
+            f"`data.init_args.files` has several files called {', '.join(repeated)}; each is a client and "
+            "needs a name of its own."
+        )
     return names
 
 
@@ -123,14 +132,16 @@ def read_file(
 def _read_sdf(
     path: Path, name: str, needed: dict[str, str], optional: Sequence[str] | None, workers: int | None
 ) -> MoleculeFile:
-    scan(path, "latin-1")                                   # any byte is text there: only what is no text at all is refused
+    scan(path, "latin-1")  # any byte is text there: only what is no text at all is refused
     blocks = list(sdf_blocks(path))
     records = [values for part in map_chunks(values_of, blocks, workers, "reading tags") for values in part]
     tags = list(dict.fromkeys(tag for record in records for tag in record))
     missing = [f"`{option}` is {column!r}" for option, column in needed.items() if column not in tags]
     if missing:
-        raise ValueError(f"{' and '.join(missing)}, but no record of `{path}` has such a tag. The tags are: "
-                         f"{', '.join(map(repr, tags))} (`name` is a record's first line).")
+        raise ValueError(
+            f"{' and '.join(missing)}, but no record of `{path}` has such a tag. The tags are: "
+            f"{', '.join(map(repr, tags))} (`name` is a record's first line)."
+        )
     names = [tag for tag in tags if (optional is None and tag != "name") or tag in (optional or ())]
     columns = {tag: [record.get(tag, "") for record in records] for tag in dict.fromkeys([*needed.values(), *names])}
     return MoleculeFile(path, name, columns, len(blocks), tags, {}, blocks)

@@ -1,4 +1,5 @@
 """Findings about people's own molecules: ids, clients and labels, and what was guessed."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,8 +27,12 @@ def own_findings(spec: MoleculeSpec, tables: MoleculeTables, molecules: Molecule
     have = either(len(without), "has no usable row and is no client", "have no usable row and are no clients")
     found = [
         *_find_repeated_ids(tables.ids, molecules),
-        *tell_if("client_without_molecules", len(without), f"{', '.join(map(repr, without[:10]))} {have} of the federation.",
-                 "Correct their rows, or add some: all that cannot be used are in `dropped_rows`."),
+        *tell_if(
+            "client_without_molecules",
+            len(without),
+            f"{', '.join(map(repr, without[:10]))} {have} of the federation.",
+            "Correct their rows, or add some: all that cannot be used are in `dropped_rows`.",
+        ),
         *_find_unlabelled(molecules),
     ]
     if spec.geometry:
@@ -53,8 +58,9 @@ def _find_repeated_ids(ids: Sequence[str], molecules: MoleculeSet) -> list[Findi
     count = sum(map(len, repeated.values())) - len(repeated)
     if not count:
         return []
-    told = name_first([f"{molecules.where(own[1])} that of {molecules.where(own[0])}" for own in list(repeated.values())[:4]],
-                      len(repeated))
+    told = name_first(
+        [f"{molecules.where(own[1])} that of {molecules.where(own[0])}" for own in list(repeated.values())[:4]], len(repeated)
+    )
     message = f"{count} {either(count, 'row has', 'rows have')} an id that an earlier row has: {told}."
     rows = [molecules.list_row(place) for own in repeated.values() for place in own]
     return [remark("repeated_ids", None, count, message, ": predictions come row by row.", rows)]
@@ -63,10 +69,17 @@ def _find_repeated_ids(ids: Sequence[str], molecules: MoleculeSet) -> list[Findi
 def _find_unlabelled(molecules: MoleculeSet) -> list[Finding]:
     blank = np.flatnonzero(np.isnan(molecules.packed.y.numpy()).all(1)).tolist()
     told = name_first([molecules.where(place) for place in blank[:4]], len(blank))
-    have = either(len(blank), "has no label at all: it is predicted, and teaches nothing", "have no label at all: they are "
-                  "predicted, and teach nothing")
-    return tell_if("unlabelled_rows", len(blank), f"{len(blank)} of {len(molecules)} molecules {have} ({told}).",
-                   rows=[molecules.list_row(place) for place in blank])
+    have = either(
+        len(blank),
+        "has no label at all: it is predicted, and teaches nothing",
+        "have no label at all: they are predicted, and teach nothing",
+    )
+    return tell_if(
+        "unlabelled_rows",
+        len(blank),
+        f"{len(blank)} of {len(molecules)} molecules {have} ({told}).",
+        rows=[molecules.list_row(place) for place in blank],
+    )
 
 
 def _flat_findings(molecules: MoleculeSet) -> list[Finding]:
@@ -75,5 +88,9 @@ def _flat_findings(molecules: MoleculeSet) -> list[Finding]:
     inside = np.add.reduceat(depth.numpy(), packed.node_ptr[:-1].numpy(), dtype=np.int64) if size else np.zeros(0)
     flat = int(((inside == 0) & (packed.num_atoms.numpy() > 3)).sum())
     lie = either(flat, "lies", "lie")
-    return tell_if("flat_geometry", flat, f"{flat} of {size} molecules {lie} in the plane of the paper: are these drawings "
-                   "instead of geometries?", "Compute geometries, or use bonds (`geometry: false`).")
+    return tell_if(
+        "flat_geometry",
+        flat,
+        f"{flat} of {size} molecules {lie} in the plane of the paper: are these drawings instead of geometries?",
+        "Compute geometries, or use bonds (`geometry: false`).",
+    )

@@ -1,4 +1,5 @@
 """What the labels of people's own molecules are: their type, and their units."""
+
 from __future__ import annotations
 
 import itertools
@@ -42,14 +43,17 @@ def guess_task(y: np.ndarray, owner: Sequence[str], names: Sequence[str], where:
             raise ValueError(
                 f"Task `{name}` has the labels 0 and 1 at {int(has.sum() - other.sum())} of {int(has.sum())} clients, but "
                 f"client {odd!r} has others ({where(int(row))}: {y[row, place]:g}). Correct them, or set "
-                "`data.init_args.task: regression` (or `classification`) if you know better.")
+                "`data.init_args.task: regression` (or `classification`) if you know better."
+            )
     few = ONE_IN * (~binary).sum(0) <= known.sum(0)
     if few.all() and not binary.all():
         wrong = np.argwhere(~binary)
         told = "; ".join(f"{where(int(row))} has {y[row, place]:g} for `{names[place]}`" for row, place in wrong[:SHOWN])
-        raise ValueError(f"{int(known.sum()) - len(wrong)} of {int(known.sum())} labels are 0 or 1, but {len(wrong)} are not: "
-                         f"{told}{'; ...' if len(wrong) > SHOWN else ''}. Correct them or leave them blank, or set "
-                         "`data.init_args.task: regression` if these are measurements.")
+        raise ValueError(
+            f"{int(known.sum()) - len(wrong)} of {int(known.sum())} labels are 0 or 1, but {len(wrong)} are not: "
+            f"{told}{'; ...' if len(wrong) > SHOWN else ''}. Correct them or leave them blank, or set "
+            "`data.init_args.task: regression` if these are measurements."
+        )
     task = "classification" if binary.all() else "regression"
     why = "all labels are 0 or 1" if task == "classification" else "there are labels other than 0 and 1"
     coded = [f"`{name}`" for name, column in zip(names, y.T, strict=True) if _few_whole_numbers(column)]
@@ -73,20 +77,42 @@ def class_findings(y: np.ndarray, names: Sequence[str], where: Callable[[int], s
         known = column[np.isfinite(column)]
         classes = (known == 0) | (known == 1)
         if len(np.unique(known[classes])) == 2 and classes.all():
-            found.append(finding("classes_as_numbers", None, len(known), f"The labels of `{name}` are 0 and 1 alone, but are "
-                                 "learnt as numbers, since those of other tasks are measurements.",
-                                 f"Learn it apart, with `data.init_args.targets: [{name}]`; or {measured}"))
+            found.append(
+                finding(
+                    "classes_as_numbers",
+                    None,
+                    len(known),
+                    f"The labels of `{name}` are 0 and 1 alone, but are "
+                    "learnt as numbers, since those of other tasks are measurements.",
+                    f"Learn it apart, with `data.init_args.targets: [{name}]`; or {measured}",
+                )
+            )
         elif _few_whole_numbers(column):
-            found.append(finding("coded_classes", None, len(known), f"The labels of `{name}` are {len(np.unique(known))} "
-                                 "different whole numbers: are they codes of classes? They are learnt as numbers.",
-                                 f"Write a column of 0 and 1 for each class; or {measured}"))
+            found.append(
+                finding(
+                    "coded_classes",
+                    None,
+                    len(known),
+                    f"The labels of `{name}` are {len(np.unique(known))} "
+                    "different whole numbers: are they codes of classes? They are learnt as numbers.",
+                    f"Write a column of 0 and 1 for each class; or {measured}",
+                )
+            )
         elif len(np.unique(known[classes])) == 2 and 2 * classes.sum() > len(known):
             others = np.flatnonzero(np.isfinite(column) & (column != 0) & (column != 1))
             told = "; ".join(f"{where(int(row))} has {column[row]:g}" for row in others[:SHOWN])
             told += "; ..." if len(others) > SHOWN else ""
-            found.append(finding("mostly_classes", None, len(others), f"{int(classes.sum())} of {len(known)} labels of "
-                                 f"`{name}` are 0 or 1, and {len(others)} are not: {told}. "
-                                 "They are learnt as numbers.", f"Correct these rows or leave them blank; or {measured}"))
+            found.append(
+                finding(
+                    "mostly_classes",
+                    None,
+                    len(others),
+                    f"{int(classes.sum())} of {len(known)} labels of "
+                    f"`{name}` are 0 or 1, and {len(others)} are not: {told}. "
+                    "They are learnt as numbers.",
+                    f"Correct these rows or leave them blank; or {measured}",
+                )
+            )
     return found
 
 
@@ -105,8 +131,9 @@ def units_of(names: Sequence[str], given: Mapping[str, str] | None) -> tuple[lis
     """
     strange = sorted(set(given or {}) - set(names))
     if strange:
-        raise ValueError(f"`data.init_args.units` names {', '.join(map(repr, strange))}, but the tasks are "
-                         f"{', '.join(map(repr, names))}.")
+        raise ValueError(
+            f"`data.init_args.units` names {', '.join(map(repr, strange))}, but the tasks are {', '.join(map(repr, names))}."
+        )
     units, notices = [], []
     for name in names:
         bracket = UNIT.search(name)
@@ -139,9 +166,16 @@ def scale_findings(y: np.ndarray, owner: np.ndarray, clients: Sequence[str], nam
             ratio = float(np.median(mine) / np.median(others))
             thousands = np.log10(ratio) / 3
             if abs(round(thousands)) >= 1 and abs(thousands - round(thousands)) < 1 / 6:
-                found.append(finding("scale_differs", client, len(mine), f"The labels of `{name}` of client {called!r} are "
-                                     f"about {ratio:.2g} times those of the others (medians): is it another unit?",
-                                     "Convert them in the file."))
+                found.append(
+                    finding(
+                        "scale_differs",
+                        client,
+                        len(mine),
+                        f"The labels of `{name}` of client {called!r} are "
+                        f"about {ratio:.2g} times those of the others (medians): is it another unit?",
+                        "Convert them in the file.",
+                    )
+                )
     return found
 
 
@@ -157,12 +191,24 @@ def apart_findings(y: np.ndarray, owner: np.ndarray, clients: Sequence[str], nam
     known = np.isfinite(y)
     classes = [bool(np.isin(column[has], (0, 1)).all()) for column, has in zip(y.T, known.T, strict=True)]
     holders = [set(owner[has].tolist()) for has in known.T]
-    pairs = [(one, other) for one, other in itertools.combinations(range(len(names)), 2)
-             if holders[one] and holders[other] and holders[one].isdisjoint(holders[other]) and classes[one] == classes[other]]
+    pairs = [
+        (one, other)
+        for one, other in itertools.combinations(range(len(names)), 2)
+        if holders[one] and holders[other] and holders[one].isdisjoint(holders[other]) and classes[one] == classes[other]
+    ]
     if not pairs:
         return []
-    called = [f"`{name}` ({quote_all([clients[client] for client in sorted(own)], SHOWN)})"
-              for name, own in zip(names, holders, strict=True)]
+    called = [
+        f"`{name}` ({quote_all([clients[client] for client in sorted(own)], SHOWN)})"
+        for name, own in zip(names, holders, strict=True)
+    ]
     told = name_first([f"{called[one]} and {called[other]}" for one, other in pairs])
-    return [finding("tasks_apart", None, len(pairs), f"No row and no client has both {told}: is it one measurement under two "
-                    "names?", "If so, give it one name in all files; if not, name both in `data.init_args.targets`.")]
+    return [
+        finding(
+            "tasks_apart",
+            None,
+            len(pairs),
+            f"No row and no client has both {told}: is it one measurement under two names?",
+            "If so, give it one name in all files; if not, name both in `data.init_args.targets`.",
+        )
+    ]

@@ -3,6 +3,7 @@
 Nothing is dropped silently, and nothing is guessed silently: rows that cannot be used are listed with their reason and id,
 and what was found out instead of given is said.
 """
+
 from __future__ import annotations
 
 import logging
@@ -78,9 +79,11 @@ def read_molecules(spec: MoleculeSpec) -> MoleculeTables:
     for note in notices:
         log.warning(note)
     if not bool(molecules.packed.y.isfinite().any()):
-        raise ValueError(f"None of {len(molecules)} molecules has a label: {quote_all(tasks)} (`data.init_args.targets`) "
-                         "is blank. Needed is one label at least; molecules that are only to be predicted belong in "
-                         "`data.init_args.predict_files`.")
+        raise ValueError(
+            f"None of {len(molecules)} molecules has a label: {quote_all(tasks)} (`data.init_args.targets`) "
+            "is blank. Needed is one label at least; molecules that are only to be predicted belong in "
+            "`data.init_args.predict_files`."
+        )
     clients = frozenset(filter(None, owner)) | frozenset(file.name for file in files if spec.by_file)
     return MoleculeTables(molecules, ids, owner, clients, guessed, task, metric, notices)
 
@@ -120,8 +123,10 @@ def _read_files(spec: MoleculeSpec) -> list[MoleculeFile]:
 
 def _require_rows(files: Sequence[MoleculeFile]) -> None:
     if not any(file.size for file in files):
-        raise ValueError(f"{quote_all([str(file.path) for file in files])}: no row below the first line, which names the "
-                         "columns. Needed is one row for each molecule.")
+        raise ValueError(
+            f"{quote_all([str(file.path) for file in files])}: no row below the first line, which names the "
+            "columns. Needed is one row for each molecule."
+        )
 
 
 def _bad_rows(files: Sequence[MoleculeFile]) -> list[str]:
@@ -141,14 +146,18 @@ def _check_targets(targets: Sequence[str], files: Sequence[MoleculeFile]) -> lis
         if not any(task in file.columns for file in files):
             columns = list(dict.fromkeys(name for file in files for name in file.all_columns))
             spelling = find_spelling(task, columns)
-            raise ValueError(f"`data.init_args.targets` names {task!r}, but no file has such a column: "
-                             f"{', '.join(str(file.path) for file in files[:5])}. " +
-                             (f"Write `{spelling}`." if spelling else f"The columns are: {quote_all(columns)}."))
+            raise ValueError(
+                f"`data.init_args.targets` names {task!r}, but no file has such a column: "
+                f"{', '.join(str(file.path) for file in files[:5])}. "
+                + (f"Write `{spelling}`." if spelling else f"The columns are: {quote_all(columns)}.")
+            )
         for file in files:
             spelling = None if task in file.columns else find_spelling(task, file.all_columns)
             if spelling is not None:
-                raise ValueError(f"client {file.name!r} has no column {task!r} but {spelling!r}: rename it in "
-                                 f"`{file.path}`, or leave it out there.")
+                raise ValueError(
+                    f"client {file.name!r} has no column {task!r} but {spelling!r}: rename it in "
+                    f"`{file.path}`, or leave it out there."
+                )
     return list(targets)
 
 
@@ -162,16 +171,21 @@ def _guess_targets(spec: MoleculeSpec, files: Sequence[MoleculeFile], notices: l
     owners = None if spec.client_column is None else {file.name: _name_owners(spec, file) for file in files}
     guessed = guess_tasks({file.name: numeric_columns(file, besides, spec.decimal) for file in files}, owners)
     if not guessed.tasks:
-        raise ValueError(f"`{files[0].path}` has no column of numbers to learn: its columns are "
-                         f"{quote_all(files[0].all_columns)}{guessed.describe_left_out()}. Name those of labels in "
-                         "`data.init_args.targets`; labels are numbers, classes are 0 and 1.")
-    notices.append(f"targets: {', '.join(f'`{task}`' for task in guessed.tasks)}, all other columns of numbers"
-                   f"{guessed.describe_left_out()} (`data.init_args.targets` says otherwise).")
+        raise ValueError(
+            f"`{files[0].path}` has no column of numbers to learn: its columns are "
+            f"{quote_all(files[0].all_columns)}{guessed.describe_left_out()}. Name those of labels in "
+            "`data.init_args.targets`; labels are numbers, classes are 0 and 1."
+        )
+    notices.append(
+        f"targets: {', '.join(f'`{task}`' for task in guessed.tasks)}, all other columns of numbers"
+        f"{guessed.describe_left_out()} (`data.init_args.targets` says otherwise)."
+    )
     return guessed
 
 
-def _read_labels(spec: MoleculeSpec, files: Sequence[MoleculeFile], task: str, reasons: list[str],
-                 notices: list[str]) -> np.ndarray:
+def _read_labels(
+    spec: MoleculeSpec, files: Sequence[MoleculeFile], task: str, reasons: list[str], notices: list[str]
+) -> np.ndarray:
     """Labels of one task in all files, ``nan`` where missing; what is no number is put into ``reasons``."""
     parts, start = [], 0
     for file in files:

@@ -1,5 +1,6 @@
 """Where people's own molecules are and how they are to be read: all that
 :func:`~datamodules.molecules.own.reader.read_molecules` needs."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
 """Which columns of people's own molecules are learnt where nobody has said it: those of numbers, but no counters and no ids."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -36,11 +37,25 @@ class GuessedTasks:
         name = "Name the labels in `data.init_args.targets`"
         found = []
         if self.left_out:
-            found.append(finding("targets_left_out", None, len(self.left_out), "These columns of numbers are not learnt: "
-                                 f"{_describe(self.left_out)}.", f"{name}; ids may be named in `data.init_args.id_column`."))
+            found.append(
+                finding(
+                    "targets_left_out",
+                    None,
+                    len(self.left_out),
+                    f"These columns of numbers are not learnt: {_describe(self.left_out)}.",
+                    f"{name}; ids may be named in `data.init_args.id_column`.",
+                )
+            )
         if self.doubtful:
-            found.append(finding("targets_doubtful", None, len(self.doubtful), "Is there a label at all? What is learnt: "
-                                 f"{_describe(self.doubtful)}.", f"{name}."))
+            found.append(
+                finding(
+                    "targets_doubtful",
+                    None,
+                    len(self.doubtful),
+                    f"Is there a label at all? What is learnt: {_describe(self.doubtful)}.",
+                    f"{name}.",
+                )
+            )
         return found
 
 
@@ -94,6 +109,8 @@ def agreed_tasks(found: Mapping[str, Sequence[str]]) -> list[str]:
         for name in names:
             known = tasks.setdefault(fold(name), name)
             if known != name:
-                raise ValueError(f"client {client!r} calls a task {name!r}, which others call {known!r}: rename the column "
-                                 "in one of the files, or name the tasks in `data.init_args.targets`.")
+                raise ValueError(
+                    f"client {client!r} calls a task {name!r}, which others call {known!r}: rename the column "
+                    "in one of the files, or name the tasks in `data.init_args.targets`."
+                )
     return list(tasks.values())

@@ -42,8 +42,10 @@ class SampleTable:
         parts = list(parts)
         if not parts:
             return cls(torch.zeros(0, dtype=torch.long), {})
-        return cls(torch.cat([ids for ids, _ in parts]),
-                   {name: torch.cat([values[name] for _, values in parts]) for name in parts[0][1]})
+        return cls(
+            torch.cat([ids for ids, _ in parts]),
+            {name: torch.cat([values[name] for _, values in parts]) for name in parts[0][1]},
+        )
 
     def rows(self, ids: Tensor) -> Tensor:
         """Where these samples are, int64 ``(S,)``.

@@ -35,8 +35,7 @@ class WarmUp(Objective):
         """Raise a ``ValueError`` that names the argument unless ``holds``."""
         if not holds:
             raise ValueError(
-                f"`model.init_args.objective.init_args.{name}` of `{type(self).__name__}` must be {wanted}, "
-                f"but is {value!r}."
+                f"`model.init_args.objective.init_args.{name}` of `{type(self).__name__}` must be {wanted}, but is {value!r}."
             )
 
     def on_round_start(self, module: LitGraphModule, round: int, num_rounds: int) -> None:

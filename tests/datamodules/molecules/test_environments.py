@@ -29,8 +29,7 @@ def by_tuples(atoms, ends, codes, radius: int) -> list:
     for _ in range(radius):
         edges = list(zip(*ends.tolist(), codes.tolist(), strict=True))
         seen = [
-            (columns[-1][a], tuple(sorted((code, columns[-1][u]) for u, v, code in edges if v == a)))
-            for a in range(len(atoms))
+            (columns[-1][a], tuple(sorted((code, columns[-1][u]) for u, v, code in edges if v == a))) for a in range(len(atoms))
         ]
         columns.append(seen)
     return columns

@@ -1,4 +1,5 @@
 """The 74 + 13 features (docs/papers/fedchem.md#features), the table encoder, its cache and its bad rows."""
+
 from __future__ import annotations
 
 import random
@@ -22,31 +23,55 @@ SINGLE, DOUBLE, AROMATIC, CONJUGATED, RING, NONE, ANY, Z, E, LOOP = 0, 1, 3, 4, 
 
 def literal_features(mol):
     """The features written down a second time, from lists of choices, one atom and one bond at a time."""
+
     def one_hot(value, choices):
         return [float(value == choice) for choice in choices]
 
     x = []
     for atom in mol.GetAtoms():
-        x.append(one_hot(atom.GetSymbol(), "C N O S F Si P Cl Br Mg Na Ca Fe As Al I B V K Tl Yb Sb Sn Ag Pd Co Se Ti "
-                         "Zn H Li Ge Cu Au Ni Cd In Mn Zr Cr Pt Hg Pb".split())
-                 + one_hot(len(atom.GetNeighbors()), range(11))
-                 + one_hot(atom.GetTotalNumHs() - atom.GetNumExplicitHs(), range(7))
-                 + [float(atom.GetFormalCharge()), float(atom.GetNumRadicalElectrons())]
-                 + one_hot(str(atom.GetHybridization()), ["SP", "SP2", "SP3", "SP3D", "SP3D2"])
-                 + [float(atom.GetIsAromatic())] + one_hot(atom.GetTotalNumHs(), range(5)))
+        x.append(
+            one_hot(
+                atom.GetSymbol(),
+                "C N O S F Si P Cl Br Mg Na Ca Fe As Al I B V K Tl Yb Sb Sn Ag Pd Co Se Ti "
+                "Zn H Li Ge Cu Au Ni Cd In Mn Zr Cr Pt Hg Pb".split(),
+            )
+            + one_hot(len(atom.GetNeighbors()), range(11))
+            + one_hot(atom.GetTotalNumHs() - atom.GetNumExplicitHs(), range(7))
+            + [float(atom.GetFormalCharge()), float(atom.GetNumRadicalElectrons())]
+            + one_hot(str(atom.GetHybridization()), ["SP", "SP2", "SP3", "SP3D", "SP3D2"])
+            + [float(atom.GetIsAromatic())]
+            + one_hot(atom.GetTotalNumHs(), range(5))
+        )
     edges = {}
     for bond in mol.GetBonds():
-        row = (one_hot(str(bond.GetBondType()), ["SINGLE", "DOUBLE", "TRIPLE", "AROMATIC"])
-               + [float(bond.GetIsConjugated()), float(bond.IsInRing())]
-               + one_hot(str(bond.GetStereo()), [f"STEREO{s}" for s in ("NONE", "ANY", "Z", "E", "CIS", "TRANS")])
-               + [0.0])
+        row = (
+            one_hot(str(bond.GetBondType()), ["SINGLE", "DOUBLE", "TRIPLE", "AROMATIC"])
+            + [float(bond.GetIsConjugated()), float(bond.IsInRing())]
+            + one_hot(str(bond.GetStereo()), [f"STEREO{s}" for s in ("NONE", "ANY", "Z", "E", "CIS", "TRANS")])
+            + [0.0]
+        )
         edges[bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()] = edges[bond.GetEndAtomIdx(), bond.GetBeginAtomIdx()] = row
     return np.array(x), edges
 
 
-MOLECULES = ["CCO", "C", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)[O-].[Na+]", "C/C=C/C", "C/C=C\\C", "C#N", "[NH4+].[Cl-]",
-             "[CH3]", "*CC", "OS(=O)(=O)C(F)(F)F", "N[C@@H](C)C(=O)O", "[NH3]->[Pt](Cl)Cl", "C1CC1C=C",
-             "FS(F)(F)(F)(F)F", "[H][H]"]
+MOLECULES = [
+    "CCO",
+    "C",
+    "c1ccccc1O",
+    "CC(=O)Oc1ccccc1C(=O)[O-].[Na+]",
+    "C/C=C/C",
+    "C/C=C\\C",
+    "C#N",
+    "[NH4+].[Cl-]",
+    "[CH3]",
+    "*CC",
+    "OS(=O)(=O)C(F)(F)F",
+    "N[C@@H](C)C(=O)O",
+    "[NH3]->[Pt](Cl)Cl",
+    "C1CC1C=C",
+    "FS(F)(F)(F)(F)F",
+    "[H][H]",
+]
 
 
 @pytest.mark.parametrize("smiles", MOLECULES)
@@ -57,12 +82,12 @@ def test_features_equal_a_literal_second_writing(smiles):
     n, b = mol.GetNumAtoms(), mol.GetNumBonds()
     assert graph.x.numpy().tolist() == x[order].tolist()
     assert graph.edge_index.shape == (2, 2 * b + n) and graph.edge_index.dtype == torch.int64
-    u, v = graph.edge_index[:, :2 * b]
-    assert (u[::2] == v[1::2]).all() and (v[::2] == u[1::2]).all()                       # 2b, 2b + 1
+    u, v = graph.edge_index[:, : 2 * b]
+    assert (u[::2] == v[1::2]).all() and (v[::2] == u[1::2]).all()  # 2b, 2b + 1
     for i in range(2 * b):
         assert graph.edge_attr[i].tolist() == edges[order[int(u[i])], order[int(v[i])]]
-    assert graph.edge_index[:, 2 * b:].tolist() == [list(range(n))] * 2                  # then the self-loops
-    assert graph.edge_attr[2 * b:].tolist() == [[0.0] * 12 + [1.0]] * n
+    assert graph.edge_index[:, 2 * b :].tolist() == [list(range(n))] * 2  # then the self-loops
+    assert graph.edge_attr[2 * b :].tolist() == [[0.0] * 12 + [1.0]] * n
 
 
 def test_shapes_and_rows_by_hand():
@@ -91,11 +116,11 @@ def test_values_outside_the_lists_are_all_zero():
     atropisomer = Chem.MolFromSmiles("Cc1cccc(Cl)c1-c1c(Br)cccc1C |wU:7.6|")
     assert any("ATROP" in str(bond.GetStereo()) for bond in atropisomer.GetBonds())
     rows = featurise("Cc1cccc(Cl)c1-c1c(Br)cccc1C |wU:7.6|").edge_attr
-    assert ((rows[:, 6:12].sum(1) == 0) & (rows[:, LOOP] == 0)).sum() == 2               # that bond, both directions
-    assert featurise("[UH6]").x[0, 69:].sum() == 0                                       # six hydrogens
+    assert ((rows[:, 6:12].sum(1) == 0) & (rows[:, LOOP] == 0)).sum() == 2  # that bond, both directions
+    assert featurise("[UH6]").x[0, 69:].sum() == 0  # six hydrogens
     assert featurise("F[Xe](F)(F)(F)(F)F").x.shape == (7, 74)
-    assert featurise("[Fe+3].[O-2]").x[:, 61].sort().values.tolist() == [-2, 3]          # the charge is a number
-    assert featurise("[CH2]").x[0, 62] == 2                                              # so are radicals
+    assert featurise("[Fe+3].[O-2]").x[:, 61].sort().values.tolist() == [-2, 3]  # the charge is a number
+    assert featurise("[CH2]").x[0, 62] == 2  # so are radicals
 
 
 def test_edge_type_is_the_bits_of_the_features():
@@ -117,17 +142,28 @@ def test_writing_of_the_smiles_does_not_matter():
         assert all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("x", "edge_index", "edge_type"))
 
 
-@pytest.mark.parametrize("smiles, reason", [
-    ("", "empty SMILES"), ("   ", "empty SMILES"), (None, "empty SMILES"), (float("nan"), "empty SMILES"),
-    ("[]", "invalid SMILES: syntax error"), ("C1CC", "invalid SMILES: syntax error"),
-    ("c1cccc1", "invalid SMILES: Can't kekulize mol"),
-    ("CC(=O)(C)C", "invalid SMILES: Explicit valence for atom # 1 C, 5"),
-    ("|$_AV:$|", "no atoms|invalid SMILES"),
-    ("CC (=O)O", "has a blank at position 2"), ("CC\tO", "has a blank at position 2"), ("C\nC", "has a blank at position 1"),
-    (" CCO ethanol ", "has a blank at position 3"), ("CC\u00a0O", "has a blank at position 2"),
-    ("CC |$;$| name", "has a blank at position 2"), ("CC |$;$|O", "has a blank at position 2"),
-    ("CC ,", "has a blank at position 2"),
-])
+@pytest.mark.parametrize(
+    "smiles, reason",
+    [
+        ("", "empty SMILES"),
+        ("   ", "empty SMILES"),
+        (None, "empty SMILES"),
+        (float("nan"), "empty SMILES"),
+        ("[]", "invalid SMILES: syntax error"),
+        ("C1CC", "invalid SMILES: syntax error"),
+        ("c1cccc1", "invalid SMILES: Can't kekulize mol"),
+        ("CC(=O)(C)C", "invalid SMILES: Explicit valence for atom # 1 C, 5"),
+        ("|$_AV:$|", "no atoms|invalid SMILES"),
+        ("CC (=O)O", "has a blank at position 2"),
+        ("CC\tO", "has a blank at position 2"),
+        ("C\nC", "has a blank at position 1"),
+        (" CCO ethanol ", "has a blank at position 3"),
+        ("CC\u00a0O", "has a blank at position 2"),
+        ("CC |$;$| name", "has a blank at position 2"),
+        ("CC |$;$|O", "has a blank at position 2"),
+        ("CC ,", "has a blank at position 2"),
+    ],
+)
 def test_bad_rows_have_a_reason(smiles, reason):
     with pytest.raises(ValueError, match=reason):
         parse_smiles(smiles)
@@ -145,7 +181,10 @@ def test_table_keeps_row_numbers_and_lists_what_it_drops():
     assert kept.packed.sample_id.tolist() == [0, 2, 5] and kept.packed.y[:, 0].tolist() == [0, 2, 5]
     assert kept.columns["site"] == ["a", "c", "f"] and kept.num_fragments.tolist() == [1, 2, 1]
     assert [(drop["row"], drop["reason"]) for drop in kept.dropped_rows] == [
-        (1, "invalid SMILES: syntax error"), (3, "empty SMILES"), (4, "empty SMILES")]
+        (1, "invalid SMILES: syntax error"),
+        (3, "empty SMILES"),
+        (4, "empty SMILES"),
+    ]
     with pytest.raises(ValueError, match=r"3 of 6 rows cannot be used: row 1 'C1CC'.*`data.init_args.invalid: drop`"):
         molecule_set(table, invalid="raise")
     with pytest.raises(ValueError, match="none of 1 rows can be used"):
@@ -189,27 +228,30 @@ def test_cache_is_keyed_by_content_and_survives_damage(tmp_path, monkeypatch):
     monkeypatch.undo()
     encode_table(["CCO"], cache_dir=tmp_path)
     encode_table(["CCO"], fragments="largest", cache_dir=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3                                            # no temporary files either
+    assert len(list(tmp_path.iterdir())) == 3  # no temporary files either
     file.write_bytes(file.read_bytes()[:200])
     assert encode_table(["CCO", "c1ccccc1", "bad"], cache_dir=tmp_path).canonical == first.canonical
     with zipfile.ZipFile(file) as archive:
-        assert archive.testzip() is None                                                 # repaired
+        assert archive.testzip() is None  # repaired
     assert content_key("smiles", "", ["ab", "c"]) != content_key("smiles", "", ["a", "bc"])
     monkeypatch.setattr("datamodules.molecules.cache.rdBase.rdkitVersion", "other")
     encode_table(["CCO"], cache_dir=tmp_path)
     assert len(list(tmp_path.iterdir())) == 4
 
 
-@pytest.mark.parametrize("damage", [
-    lambda arrays: arrays.pop("bonds"),
-    lambda arrays: arrays.update(scaffold=pack_strings(["", ""])),
-    lambda arrays: arrays.update(atom_count=arrays["atom_count"][:1]),
-    lambda arrays: arrays.update(atom_code=arrays["atom_code"][:-1]),
-    lambda arrays: arrays.update(bonds=arrays["bonds"].astype(np.int64)),
-    lambda arrays: arrays.update(bonds=arrays["bonds"][:, :2]),
-    lambda arrays: arrays.update(bond_count=arrays["bond_count"] + 1),
-    lambda arrays: arrays.update(other=np.arange(2)),
-])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda arrays: arrays.pop("bonds"),
+        lambda arrays: arrays.update(scaffold=pack_strings(["", ""])),
+        lambda arrays: arrays.update(atom_count=arrays["atom_count"][:1]),
+        lambda arrays: arrays.update(atom_code=arrays["atom_code"][:-1]),
+        lambda arrays: arrays.update(bonds=arrays["bonds"].astype(np.int64)),
+        lambda arrays: arrays.update(bonds=arrays["bonds"][:, :2]),
+        lambda arrays: arrays.update(bond_count=arrays["bond_count"] + 1),
+        lambda arrays: arrays.update(other=np.arange(2)),
+    ],
+)
 def test_a_cache_file_of_other_arrays_is_no_cache(tmp_path, caplog, damage):
     rows = ["CCO", "c1ccccc1", "bad"]
     first = encode_table(rows, cache_dir=tmp_path)
@@ -223,7 +265,7 @@ def test_a_cache_file_of_other_arrays_is_no_cache(tmp_path, caplog, damage):
     assert again.scaffold == first.scaffold and (again.bonds == first.bonds).all() and again.reason == first.reason
     caplog.clear()
     encode_table(rows, cache_dir=tmp_path)
-    assert caplog.text == ""                                                             # remade
+    assert caplog.text == ""  # remade
 
 
 def test_a_cache_file_with_any_bytes_changed_gives_the_same(tmp_path):

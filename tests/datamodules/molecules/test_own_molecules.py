@@ -111,7 +111,7 @@ def test_an_odd_label_is_named_by_file_row_and_id(tmp_path):
         ready(files=str(tmp_path / "m.csv"), task="classification", **options)
     assert ready(files=str(tmp_path / "m.csv"), task="regression", **options).task == "regression"
     (tmp_path / "m.csv").write_text("\n".join(["code,smiles,active", *rows[:12], "n12,CCF,x", "n,C1C,0.5", *rows[13:]]))
-    data = ready(files=str(tmp_path / "m.csv"), **options)              # rows that cannot be used have no say
+    data = ready(files=str(tmp_path / "m.csv"), **options)  # rows that cannot be used have no say
     assert data.task == "classification" and [d["id"] for d in data.dropped_rows] == ["n12", "n"]
 
 
@@ -136,8 +136,11 @@ def test_counters_and_ids_are_not_learnt_unless_they_are_asked_for(tmp_path):
     assert asked.task_names == ["num", "active"] and asked.task == "regression"
     assert "targets_left_out" not in {f["kind"] for f in asked.report()["findings"]}
     (tmp_path / "m.csv").write_text("num,smiles,active\n" + "\n".join(f"{i},{'C' * i},yes" for i in range(1, 20)))
-    with pytest.raises(ValueError, match=r"no column of numbers to learn: .*; not `num` \(is a running number by its name.*"
-                                         "Name those of labels in `data.init_args.targets`"):
+    with pytest.raises(
+        ValueError,
+        match=r"no column of numbers to learn: .*; not `num` \(is a running number by its name.*"
+        "Name those of labels in `data.init_args.targets`",
+    ):
         ready(**options)
 
 
@@ -150,8 +153,11 @@ def test_configuration_overrides_what_would_be_guessed(sites):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"smiles_column": "SMILES"}, "`data.init_args.smiles_column` is 'SMILES', but .*a.csv` has no such column.*"
-         "Write `data.init_args.smiles_column: smiles`"),
+        (
+            {"smiles_column": "SMILES"},
+            "`data.init_args.smiles_column` is 'SMILES', but .*a.csv` has no such column.*"
+            "Write `data.init_args.smiles_column: smiles`",
+        ),
         ({"id_column": "name"}, "`data.init_args.id_column` is 'name'"),
         ({"targets": ["y"]}, "`data.init_args.targets` names 'y', but no file has such a column.*The columns are: 'code'"),
         ({"targets": "LogS [mol/L]"}, r"no file has such a column: .*Write `logS \[mol/L\]`"),
@@ -266,15 +272,26 @@ def test_a_record_that_cannot_be_read_keeps_its_id_and_its_reason(tmp_path):
         assert [(d["row"], d["id"], d["reason"]) for d in data.dropped_rows] == [
             (2, "A2", "no molecule with coordinates in this record"),
             (3, "A3", "2 molecules in one record: a `$$$$` line between them is missing"),
-            (5, "A5", "the file ends within this record, which has no `$$$$` line: is it complete?")]
+            (5, "A5", "the file ends within this record, which has no `$$$$` line: is it complete?"),
+        ]
         assert data.molecules.packed.y.flatten().tolist() == [0, 0.5, 2] and data.num_rows_read == 6
 
 
-@pytest.mark.parametrize("tags", [
-    ">  <y>  (3)\n1\n\n> <a b>\n x \n\n", "> <y>\n1\n2\n\n> <z>\n3\n\n", "> 25 <w> \n5\n\n> <q>\n\n> <r>\n8\n\n",
-    "> <y>\n> <z>\n1\n\n", "> <y>\n1\n\n> <y>\n2\n\n", "> <a>b>\n2\n\n", "> DT12\n2\n\n", "> <y>\n1\n   \n2\n\n",
-    "><y>\n1\n\n", "",
-])
+@pytest.mark.parametrize(
+    "tags",
+    [
+        ">  <y>  (3)\n1\n\n> <a b>\n x \n\n",
+        "> <y>\n1\n2\n\n> <z>\n3\n\n",
+        "> 25 <w> \n5\n\n> <q>\n\n> <r>\n8\n\n",
+        "> <y>\n> <z>\n1\n\n",
+        "> <y>\n1\n\n> <y>\n2\n\n",
+        "> <a>b>\n2\n\n",
+        "> DT12\n2\n\n",
+        "> <y>\n1\n   \n2\n\n",
+        "><y>\n1\n\n",
+        "",
+    ],
+)
 def test_tags_are_read_as_rdkit_reads_them(tags):
     block = record("m", [("O", (0.0, 0.0, 0.1))], {}).removesuffix("$$$$\n") + tags
     supplier = Chem.SDMolSupplier()

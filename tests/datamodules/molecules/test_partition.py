@@ -1,4 +1,5 @@
 """Scaffold groups, splits and the partitions of molecules among clients (docs/papers/fedchem.md#data)."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -30,15 +31,18 @@ def covers(members, size):
     return sorted(np.concatenate(members).tolist()) == list(range(size))
 
 
-@pytest.mark.parametrize("smiles, scaffold", [
-    ("CCO", ""),
-    ("[Na+].[Cl-]", ""),
-    ("Cc1ccccc1.[Na+]", "c1ccccc1"),
-    ("O=C1CCCCC1C", "O=C1CCCCC1"),                       # an exocyclic =O stays
-    ("Cc1ccccc1.CC1CC1", "C1CC1.c1ccccc1"),              # two ring fragments: a dotted scaffold
-    ("C[C@H]1CC[C@@H](c2ccccc2)O1", "c1ccc(C2CCCO2)cc1"),  # no chirality
-    ("*c1ccccc1", "c1ccccc1"),
-])
+@pytest.mark.parametrize(
+    "smiles, scaffold",
+    [
+        ("CCO", ""),
+        ("[Na+].[Cl-]", ""),
+        ("Cc1ccccc1.[Na+]", "c1ccccc1"),
+        ("O=C1CCCCC1C", "O=C1CCCCC1"),  # an exocyclic =O stays
+        ("Cc1ccccc1.CC1CC1", "C1CC1.c1ccccc1"),  # two ring fragments: a dotted scaffold
+        ("C[C@H]1CC[C@@H](c2ccccc2)O1", "c1ccc(C2CCCO2)cc1"),  # no chirality
+        ("*c1ccccc1", "c1ccccc1"),
+    ],
+)
 def test_scaffolds_by_hand(smiles, scaffold):
     assert murcko_scaffold(smiles) == scaffold
 
@@ -50,14 +54,20 @@ def test_labels_count_first_appearances():
 
 
 @real_data
-@pytest.mark.parametrize("path, column, groups, acyclic, sizes", [
-    ("freesolv/raw/SAMPL.csv", 1, 63, 320,
-     {.1: [93, 130, 187, 102], .5: [133, 129, 126, 124], 1: [130, 98, 129, 155]}),
-    ("esol/raw/delaney-processed.csv", -1, 269, 317,
-     {.1: [229, 247, 199, 226], .5: [234, 226, 215, 226], 1: [210, 226, 227, 238]}),
-    ("sider/raw/sider.csv", 0, 824, 154,
-     {.1: [274, 286, 286, 294], .5: [270, 286, 286, 298], 1: [261, 286, 286, 307]}),
-])
+@pytest.mark.parametrize(
+    "path, column, groups, acyclic, sizes",
+    [
+        ("freesolv/raw/SAMPL.csv", 1, 63, 320, {0.1: [93, 130, 187, 102], 0.5: [133, 129, 126, 124], 1: [130, 98, 129, 155]}),
+        (
+            "esol/raw/delaney-processed.csv",
+            -1,
+            269,
+            317,
+            {0.1: [229, 247, 199, 226], 0.5: [234, 226, 215, 226], 1: [210, 226, 227, 238]},
+        ),
+        ("sider/raw/sider.csv", 0, 824, 154, {0.1: [274, 286, 286, 294], 0.5: [270, 286, 286, 298], 1: [261, 286, 286, 307]}),
+    ],
+)
 def test_official_partition_has_the_sizes_of_the_specification(path, column, groups, acyclic, sizes):
     """The authors' code, run there; the sum is one group (here one molecule) short."""
     import pandas as pd
@@ -76,9 +86,14 @@ def test_official_partition_has_the_sizes_of_the_specification(path, column, gro
 
 
 @settings(max_examples=120, deadline=None)
-@given(groups=st.lists(st.integers(0, 12), min_size=1, max_size=120), clients=st.integers(1, 50),
-       alpha=st.sampled_from([1e-9, 1e-3, .1, .5, 1.0, 1e6]), seed=st.integers(0, 5), balanced=st.booleans(),
-       data=st.data())
+@given(
+    groups=st.lists(st.integers(0, 12), min_size=1, max_size=120),
+    clients=st.integers(1, 50),
+    alpha=st.sampled_from([1e-9, 1e-3, 0.1, 0.5, 1.0, 1e6]),
+    seed=st.integers(0, 5),
+    balanced=st.booleans(),
+    data=st.data(),
+)
 def test_scaffold_lda_gives_every_molecule_to_one_client(groups, clients, alpha, seed, balanced, data):
     groups = np.array(groups)
     clients = min(clients, len(groups))
@@ -92,20 +107,20 @@ def test_scaffold_lda_gives_every_molecule_to_one_client(groups, clients, alpha,
 
 def test_scaffold_lda_special_cases():
     one = np.zeros(40, dtype=int)
-    assert scaffold_lda(one, 1, .1)[0].tolist() == list(range(40))               # one client has everything
-    assert covers(scaffold_lda(one, 4, .1, min_size=5), 40)                      # one scaffold
-    assert covers(scaffold_lda(np.arange(40), 4, .1, min_size=5), 40)            # singletons only
-    different = {tuple(map(len, scaffold_lda(np.arange(400) // 10, 4, .5, seed))) for seed in range(5)}
-    assert len(different) > 1                                                    # the seed has an effect
+    assert scaffold_lda(one, 1, 0.1)[0].tolist() == list(range(40))  # one client has everything
+    assert covers(scaffold_lda(one, 4, 0.1, min_size=5), 40)  # one scaffold
+    assert covers(scaffold_lda(np.arange(40), 4, 0.1, min_size=5), 40)  # singletons only
+    different = {tuple(map(len, scaffold_lda(np.arange(400) // 10, 4, 0.5, seed))) for seed in range(5)}
+    assert len(different) > 1  # the seed has an effect
 
 
 def test_large_alpha_is_near_uniform_and_small_alpha_is_not():
     groups = np.repeat(np.arange(5), 400)
     uniform = scaffold_lda(groups, 4, 1e6, balanced=False)
     counts = np.array([np.bincount(groups[part], minlength=5) for part in uniform])
-    assert (abs(counts - 100) < 5 * np.sqrt(400 * .25 * .75)).all()              # multinomial: 5 standard deviations
-    assert total_variation(groups, uniform).mean() < .1
-    assert total_variation(groups, scaffold_lda(groups, 4, .1)).mean() > .3
+    assert (abs(counts - 100) < 5 * np.sqrt(400 * 0.25 * 0.75)).all()  # multinomial: 5 standard deviations
+    assert total_variation(groups, uniform).mean() < 0.1
+    assert total_variation(groups, scaffold_lda(groups, 4, 0.1)).mean() > 0.3
 
 
 def test_last_group_and_singletons_are_spread():
@@ -114,7 +129,7 @@ def test_last_group_and_singletons_are_spread():
     for seed in range(200):
         members = scaffold_lda(np.array([0, 0, 0, 0, 1]), 4, 1.0, seed, balanced=False)
         owners += [4 in part for part in members]
-    assert owners.sum() == 200 and owners.min() > 20                             # uniform: 50 each, sd 6
+    assert owners.sum() == 200 and owners.min() > 20  # uniform: 50 each, sd 6
 
 
 def test_equal_sized_groups_get_different_draws():
@@ -122,8 +137,8 @@ def test_equal_sized_groups_get_different_draws():
     groups = np.repeat(np.arange(20), 1000)
     members = scaffold_lda(groups, 3, 0.5, balanced=False)
     share = np.bincount(groups[members[0]], minlength=20) / 1000
-    assert share.std() > 0.15                    # Dirichlet(.5, .5, .5): sd .30; one draw for all: .015 (multinomial)
-    assert abs(share.mean() - 1 / 3) < 0.27      # four standard deviations of the mean of 20
+    assert share.std() > 0.15  # Dirichlet(.5, .5, .5): sd .30; one draw for all: .015 (multinomial)
+    assert abs(share.mean() - 1 / 3) < 0.27  # four standard deviations of the mean of 20
 
 
 def test_tiny_alpha_stays_a_distribution():
@@ -135,15 +150,15 @@ def test_tiny_alpha_stays_a_distribution():
 
 def test_errors_name_sizes_and_the_short_client():
     with pytest.raises(ValueError, match=r"10 training mol.* give each of 4 clients 3.*\[3, 3, 2, 2\].*\[2, 3\]"):
-        scaffold_lda(np.zeros(10, dtype=int), 4, .1, min_size=3)
+        scaffold_lda(np.zeros(10, dtype=int), 4, 0.1, min_size=3)
     with pytest.raises(ValueError, match="num_clients.*is 11, but there are only 10"):
-        scaffold_lda(np.zeros(10, dtype=int), 11, .1)
+        scaffold_lda(np.zeros(10, dtype=int), 11, 0.1)
     with pytest.raises(ValueError, match="alpha.*positive"):
         scaffold_lda(np.zeros(10, dtype=int), 2, 0)
     with pytest.raises(ValueError, match="num_clients.*at least 1"):
         iid_partition(10, 0)
     with pytest.raises(ValueError, match="official.*short"):
-        official_partition(np.arange(100) // 10, 4, .5, min_size=40, tries=3)
+        official_partition(np.arange(100) // 10, 4, 0.5, min_size=40, tries=3)
 
 
 def test_other_partitions():
@@ -162,7 +177,7 @@ def test_other_partitions():
     values = np.repeat([0.0, 1.0], 100)
     by_label = label_partition(values, 2, 1e-3, regression=False, seed=0)
     assert covers(by_label, 200)
-    assert total_variation(values.astype(int), by_label).max() > .4              # one class each
+    assert total_variation(values.astype(int), by_label).max() > 0.4  # one class each
 
 
 def test_total_variation_by_hand():
@@ -171,8 +186,17 @@ def test_total_variation_by_hand():
     assert tv[:2].tolist() == [0.5, 0.0] and np.isnan(tv[2])
 
 
-@pytest.mark.parametrize("size, expected", [(642, (513, 64, 65)), (1128, (902, 113, 113)), (1513, (1210, 151, 152)),
-                                            (4200, (3360, 420, 420)), (7831, (6264, 783, 784)), (1, None)])
+@pytest.mark.parametrize(
+    "size, expected",
+    [
+        (642, (513, 64, 65)),
+        (1128, (902, 113, 113)),
+        (1513, (1210, 151, 152)),
+        (4200, (3360, 420, 420)),
+        (7831, (6264, 783, 784)),
+        (1, None),
+    ],
+)
 def test_split_sizes_of_the_specification(size, expected):
     if expected is None:
         with pytest.raises(ValueError, match="no training molecule"):
@@ -181,8 +205,9 @@ def test_split_sizes_of_the_specification(size, expected):
         assert split_sizes(size) == expected
 
 
-@pytest.mark.parametrize("split", [lambda: random_split(101, 3), lambda: official_split(101),
-                                   lambda: scaffold_split(np.arange(101) % 17)])
+@pytest.mark.parametrize(
+    "split", [lambda: random_split(101, 3), lambda: official_split(101), lambda: scaffold_split(np.arange(101) % 17)]
+)
 def test_splits_are_disjoint_complete_and_repeatable(split):
     parts = split()
     assert covers(list(parts.values()), 101)

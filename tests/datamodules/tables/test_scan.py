@@ -23,7 +23,7 @@ def test_an_endless_line_is_refused_without_being_read_into_memory(tmp_path, pac
         file.truncate(1 << 30)
     with pytest.raises(ValueError, match="zero byte"):
         scan(path)
-    with (gzip.open(path, "wb", 1) if packed else open(path, "wb")) as file:
+    with gzip.open(path, "wb", 1) if packed else open(path, "wb") as file:
         file.write(b"id,label\n")
         for _ in range((MAX_LINE >> 20) + 2):
             file.write(b"a" * (1 << 20))

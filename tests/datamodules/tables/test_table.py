@@ -70,14 +70,14 @@ def test_leading_comments_are_skipped_with_a_notice_and_may_name_the_columns(tmp
 
     plain = {"id": ["x", "#y"], "a": ["1", "2"]}
     said = "2 leading line(s) with `#` or `%` are skipped"
-    assert table("# made by us, \"today\n%%more; of it\nid,a\nx,1\n#y,2\n") == (plain, [f"{said}."])
+    assert table('# made by us, "today\n%%more; of it\nid,a\nx,1\n#y,2\n') == (plain, [f"{said}."])
     assert table("% made by us\n\n#id,a\nx,1\n#y,2\n") == (plain, [f"{said}, and the last of them names the columns."])
     assert table("#id,a\nx,1\n", needed=("#id",)) == ({"#id": ["x"], "a": ["1"]}, [])  # the name that was asked for
     assert table("# 3 4\n%\nx\t1\n#y\t2\n", needed=(), header=False) == ({"0": ["x", "#y"], "1": ["1", "2"]}, [f"{said}."])
     assert table("#x,1\n#y,2\n", needed=(), header=False) == ({"0": ["#x", "#y"], "1": ["1", "2"]}, [])  # nothing else is there
     assert table("id,a\n#y,2\n")[1] == []
     with pytest.raises(ValueError, match="line 5: "):  # lines are those of the file
-        table("# one\n# two\nid,a\nx,1\n\"y\"z,2\n")
+        table('# one\n# two\nid,a\nx,1\n"y"z,2\n')
 
 
 def test_wanted_columns_decide_between_separators():

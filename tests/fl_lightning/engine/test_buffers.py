@@ -45,9 +45,12 @@ def test_hashes_tell_values_types_and_shapes_apart():
 def test_what_differs_is_named_with_the_remedies():
     check_alike({})
     check_alike({0: {"a": "1"}, 1: {"a": "1"}})
-    with pytest.raises(ValueError, match=r"`a` \(and 1 more: b\) is a buffer or a frozen parameter that the clients begin with "
-                       r"in 2 versions \(client 0, site-b\).*`statistics\(\)`.*`federation.private: \[a\]`.*"
-                       r"`federation.average: \[a\]`"):
+    with pytest.raises(
+        ValueError,
+        match=r"`a` \(and 1 more: b\) is a buffer or a frozen parameter that the clients begin with "
+        r"in 2 versions \(client 0, site-b\).*`statistics\(\)`.*`federation.private: \[a\]`.*"
+        r"`federation.average: \[a\]`",
+    ):
         check_alike({0: {"a": "1", "b": "2", "c": "3"}, 1: {"a": "2", "b": "1", "c": "3"}}, {1: "site-b"})
     with pytest.raises(ValueError, match="in 2 versions"):
         check_alike({0: {"a": "1"}, 1: {}})

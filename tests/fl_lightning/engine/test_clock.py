@@ -289,8 +289,6 @@ def test_a_module_that_reads_no_counter_has_the_bits_of_either_clock(tmp_path):
     assert_same_bits(one, other)
 
 
-
-
 class StopsItself(Scheduled):
     """Says in the first epoch of each fit that it is enough."""
 

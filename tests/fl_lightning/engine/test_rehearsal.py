@@ -55,17 +55,23 @@ class Plateau(Linear):
 def test_early_stopping_on_a_validation_metric_is_refused(tmp_path, monkeypatch, after_validation):
     steps = untrained(monkeypatch)
     stop = EarlyStopping("val_loss", check_on_train_epoch_end=after_validation)
-    with pytest.raises(ValueError, match=r'`EarlyStopping\(monitor="val_loss"\)` in `trainer.callbacks` waits '
-                       r"for a metric that is not logged in a client's .*"
-                       r"logs in training: train_loss, .*Monitor one of these"):
+    with pytest.raises(
+        ValueError,
+        match=r'`EarlyStopping\(monitor="val_loss"\)` in `trainer.callbacks` waits '
+        r"for a metric that is not logged in a client's .*"
+        r"logs in training: train_loss, .*Monitor one of these",
+    ):
         federate(tmp_path, trainer={"callbacks": [stop]}, local_clock="round")
     assert steps == []
 
 
 def test_early_stopping_of_a_client_is_refused_where_the_rounds_have_one_clock(tmp_path, monkeypatch):
     steps = untrained(monkeypatch)
-    with pytest.raises(ValueError, match=r"`trainer.callbacks` holds EarlyStopping, which would .*"
-                       r"`federation.early_stopping: \{patience: 5\}`.*`federation.local_clock: round`"):
+    with pytest.raises(
+        ValueError,
+        match=r"`trainer.callbacks` holds EarlyStopping, which would .*"
+        r"`federation.early_stopping: \{patience: 5\}`.*`federation.local_clock: round`",
+    ):
         federate(tmp_path, trainer={"callbacks": [EarlyStopping("train_loss")]})
     assert steps == []
 
@@ -83,8 +89,11 @@ def test_so_is_that_of_the_module_itself(tmp_path):
 
 def test_a_plateau_on_a_validation_metric_is_refused_where_each_round_has_its_clock(tmp_path, monkeypatch):
     steps = untrained(monkeypatch)
-    with pytest.raises(ValueError, match=r'`ReduceLROnPlateau` with `"monitor": "val_loss"` in `Plateau.configure_optimizers` '
-                       r"waits for .* logs in training: train_loss.*With `federation.local_clock: run`"):
+    with pytest.raises(
+        ValueError,
+        match=r'`ReduceLROnPlateau` with `"monitor": "val_loss"` in `Plateau.configure_optimizers` '
+        r"waits for .* logs in training: train_loss.*With `federation.local_clock: run`",
+    ):
         federate(tmp_path, Plateau, local_clock="round")
     assert steps == []
 
@@ -94,8 +103,11 @@ def test_a_plateau_on_what_nobody_logs_is_refused(tmp_path, monkeypatch):
         waits_for = "val_lsos"
 
     steps = untrained(monkeypatch)
-    with pytest.raises(ValueError, match=r'`ReduceLROnPlateau` with `"monitor": "val_lsos"` in `Typo.configure_optimizers` '
-                       "waits for a metric that is not logged in a client's local training, nor in the validation"):
+    with pytest.raises(
+        ValueError,
+        match=r'`ReduceLROnPlateau` with `"monitor": "val_lsos"` in `Typo.configure_optimizers` '
+        "waits for a metric that is not logged in a client's local training, nor in the validation",
+    ):
         federate(tmp_path, Typo)
     assert steps == []
 
@@ -217,9 +229,12 @@ class Normed(Linear):
 
 def test_batches_of_one_are_told_with_clients_layer_and_remedy(tmp_path, monkeypatch):
     steps = untrained(monkeypatch, Normed)
-    with pytest.raises(ValueError, match=r"`net.1` \(BatchNorm1d\) of `model: Normed` cannot be trained on a batch of "
-                       r"one sample, which 2 clients have in every epoch \(client 1: 17 samples in batches of 8; "
-                       r"client 2: 1 sample in batches of 8\).*`drop_last=True`.*another batch size.*LayerNorm"):
+    with pytest.raises(
+        ValueError,
+        match=r"`net.1` \(BatchNorm1d\) of `model: Normed` cannot be trained on a batch of "
+        r"one sample, which 2 clients have in every epoch \(client 1: 17 samples in batches of 8; "
+        r"client 2: 1 sample in batches of 8\).*`drop_last=True`.*another batch size.*LayerNorm",
+    ):
         federate(tmp_path, Normed, clients((16, 17, 1), batch_size=8))
     assert steps == []
 
@@ -286,8 +301,11 @@ class Streamed(L.LightningDataModule):
 
 def test_a_training_set_without_a_length_asks_for_num_train_samples(tmp_path):
     data = [Table(10, 1), Streamed(DataLoader(Endless(), batch_size=4))]
-    with pytest.raises(ValueError, match=r"Client 1: the training set of `data: Streamed` \(Endless\) has no length, so its "
-                       r"samples cannot be counted. Give `Streamed` an attribute `num_train_samples`"):
+    with pytest.raises(
+        ValueError,
+        match=r"Client 1: the training set of `data: Streamed` \(Endless\) has no length, so its "
+        r"samples cannot be counted. Give `Streamed` an attribute `num_train_samples`",
+    ):
         federate(tmp_path, data=data)
 
 
@@ -313,8 +331,11 @@ def test_samples_are_what_an_epoch_draws():
 
 def test_a_loader_that_drops_all_its_samples_is_told_before_round_one(tmp_path):
     small = Streamed(DataLoader(TensorDataset(*torch.ones(2, 5, 1)), batch_size=8, drop_last=True))
-    with pytest.raises(ValueError, match="Client 1: the training loader of `data: Streamed` has no batch: `drop_last=True` "
-                       "with 5 samples and batches of 8. Use `drop_last=False`"):
+    with pytest.raises(
+        ValueError,
+        match="Client 1: the training loader of `data: Streamed` has no batch: `drop_last=True` "
+        "with 5 samples and batches of 8. Use `drop_last=False`",
+    ):
         federate(tmp_path, data=[Table(10, 1), small])
 
 

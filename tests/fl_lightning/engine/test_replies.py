@@ -64,6 +64,7 @@ def without_embedding(kind, client):
 
 def values(**changed):
     """The same reply with other values; ``...`` takes one away."""
+
     def change(reply):
         kept = {name: value for name, value in {**reply.values, **changed}.items() if value is not ...}
         return Payload(reply.tensors, kept)
@@ -347,6 +348,7 @@ def test_replies_are_reduced_in_the_order_of_the_clients():
     """Float sums depend on their order; the order in which replies arrive must not show."""
     sums = []
     for arrival in ((0, 1, 2), (2, 0, 1)):
+
         class Shuffled(Scripted):
             def exchange(self, messages, timeout, arrival=arrival):
                 replies = list(super().exchange(messages, timeout))

@@ -23,8 +23,19 @@ def test_more_than_there_are():
 
 @pytest.mark.parametrize(
     ("fraction", "clients", "expected"),
-    [(0.5, 5, 3), (0.5, 4, 2), (0.1, 10, 1), (0.25, 10, 3), (0.24, 10, 2), (1e-9, 50, 1), (0.01, 1, 1), (1.0, 7, 7),
-     (0.7, 45, 32), (0.7, 85, 60), (0.35, 90, 32)],  # 31.5, 59.5, 31.5, of which the floats fall short
+    [
+        (0.5, 5, 3),
+        (0.5, 4, 2),
+        (0.1, 10, 1),
+        (0.25, 10, 3),
+        (0.24, 10, 2),
+        (1e-9, 50, 1),
+        (0.01, 1, 1),
+        (1.0, 7, 7),
+        (0.7, 45, 32),
+        (0.7, 85, 60),
+        (0.35, 90, 32),
+    ],  # 31.5, 59.5, 31.5, of which the floats fall short
 )
 def test_a_fraction_is_rounded_half_up_and_at_least_one(fraction, clients, expected):
     assert number_of_participants(fraction, clients) == expected

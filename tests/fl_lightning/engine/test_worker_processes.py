@@ -342,7 +342,7 @@ class Slow(ThreadProcess):
 def test_a_worker_that_ends_while_it_starts_is_told_with_its_exit_code(monkeypatch):
     monkeypatch.setattr(worker_processes, "_serve", lambda connection: connection.recv())
     monkeypatch.setitem(globals(), "ThreadProcess", Slow)
-    with pytest.raises(OSError, match=r'ended while it started \(exit code 3\).*put what it does under `if __name__'):
+    with pytest.raises(OSError, match=r"ended while it started \(exit code 3\).*put what it does under `if __name__"):
         next(started(monkeypatch, closed=False))
     assert Slow.started[0].closed
 

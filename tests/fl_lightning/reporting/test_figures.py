@@ -111,9 +111,7 @@ def test_long_names_and_many_settings_stay_apart_and_in_the_picture(tmp_path, mo
 
 
 def test_many_settings_are_drawn_in_rows_that_fit_a_page(tmp_path, monkeypatch):
-    runs = [
-        make(tmp_path, f"m{m}", 0, {"data": f"D{d}"}, glob=d / 10) for d in range(10) for m in range(9) if (d, m) != (0, 8)
-    ]
+    runs = [make(tmp_path, f"m{m}", 0, {"data": f"D{d}"}, glob=d / 10) for d in range(10) for m in range(9) if (d, m) != (0, 8)]
     own = group(runs)
     panels = axes_of(monkeypatch, drawn.bars, own, Look(own), "accuracy")
     assert [len(axes.get_yticks()) for axes in panels] == [8] + [9] * 9  # the last method is missing in the first setting

@@ -19,7 +19,7 @@ class NoStep(Linear):
 
 SAYS = {
     Silent: '`Silent.validation_step` calls no `self.log("val_loss", ...)`, or the validation data are empty',
-    NoStep: '`model: NoStep` has no `validation_step`. Write one',
+    NoStep: "`model: NoStep` has no `validation_step`. Write one",
     Linear: "no data have a `val_dataloader`.",
 }
 

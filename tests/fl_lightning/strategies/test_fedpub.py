@@ -139,8 +139,15 @@ def test_what_the_model_must_have():
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"aggregate": "x"}, "aggregate"), ({"tau": math.inf}, "tau"), ({"tau": math.nan}, "tau"), ({"p_in": 1.1}, "p_in"),
-     ({"p_in": -0.1}, "p_in"), ({"p_out": -0.1}, "p_out"), ({"p_out": 1.1}, "p_out")],
+    [
+        ({"aggregate": "x"}, "aggregate"),
+        ({"tau": math.inf}, "tau"),
+        ({"tau": math.nan}, "tau"),
+        ({"p_in": 1.1}, "p_in"),
+        ({"p_in": -0.1}, "p_in"),
+        ({"p_out": -0.1}, "p_out"),
+        ({"p_out": 1.1}, "p_out"),
+    ],
 )
 def test_impossible_options_are_refused(options, text):
     with pytest.raises(ValueError, match=f"federation.strategy.init_args.{text}`"):

@@ -287,9 +287,7 @@ def test_tau_zero_is_fedavg_of_the_same_model(tmp_path):
     for mine, theirs in zip(personal, average, strict=True):
         for name in SHARED:
             for client in range(4):
-                torch.testing.assert_close(
-                    mine[f"server.pt/{client}/{name}"], theirs[f"server.pt/{name}"], atol=1e-6, rtol=0
-                )
+                torch.testing.assert_close(mine[f"server.pt/{client}/{name}"], theirs[f"server.pt/{name}"], atol=1e-6, rtol=0)
                 torch.testing.assert_close(mask(mine, client), mask(theirs, client), atol=1e-6, rtol=0)
 
 

@@ -32,7 +32,11 @@ def plus(**options) -> FedSagePlus:
 
 def run(tmp_path, strategy, rounds=2, engine=None, ckpt_path=None, datamodule=None, **settings):
     trainer = FederatedTrainer(
-        num_rounds=rounds, strategy=strategy, engine=engine, seed=3, **settings,
+        num_rounds=rounds,
+        strategy=strategy,
+        engine=engine,
+        seed=3,
+        **settings,
         trainer={"max_epochs": 2, "accelerator": "cpu", "default_root_dir": str(tmp_path), "logger": False},
     )
     module = LitNodeClassifier(GraphSAGE(hidden_channels=8))

@@ -49,9 +49,7 @@ def test_training_loss_is_the_weighted_sum():
     torch.testing.assert_close(terms["count_loss"], smooth.mean().detach())
 
 
-@pytest.mark.parametrize(
-    ("profile", "lambdas"), [("seed", (1, 1, 0)), ("paper", (1, 1, 1)), ("balanced", (1, 1 / 6, 0))]
-)
+@pytest.mark.parametrize(("profile", "lambdas"), [("seed", (1, 1, 0)), ("paper", (1, 1, 1)), ("balanced", (1, 1 / 6, 0))])
 def test_profiles(profile, lambdas):
     module = neighgen(profile=profile)
     assert (module.lambda_d, module.lambda_f, module.lambda_c) == lambdas

@@ -23,14 +23,17 @@ def test_a_few_odd_labels_make_no_regression():
     """A twentieth of the labels, at most, are mistakes; no task is a measurement."""
     y = np.array([0.0, 1.0] * 20)[:, None]
     y[7] = 0.5
-    with pytest.raises(ValueError, match=r"39 of 40 labels are 0 or 1, but 1 are not: row 7 has 0.5 for `tox`. Correct them or "
-                                         "leave them blank, or set `data.init_args.task: regression`"):
+    with pytest.raises(
+        ValueError,
+        match=r"39 of 40 labels are 0 or 1, but 1 are not: row 7 has 0.5 for `tox`. Correct them or "
+        "leave them blank, or set `data.init_args.task: regression`",
+    ):
         guess_task(y, ["a"] * 40, ["tox"], row)
-    assert guess_task(y[:19], ["a"] * 19, ["tox"], row)[0] == "regression"           # one in 19
+    assert guess_task(y[:19], ["a"] * 19, ["tox"], row)[0] == "regression"  # one in 19
     with pytest.raises(ValueError, match="19 of 20 labels"):
         guess_task(y[:20], ["a"] * 20, ["tox"], row)
     both = np.hstack([y, np.linspace(-2, 2, 40)[:, None]])
-    assert guess_task(both, ["a"] * 40, ["tox", "logS"], row)[0] == "regression"     # it is one without the odd label, too
+    assert guess_task(both, ["a"] * 40, ["tox", "logS"], row)[0] == "regression"  # it is one without the odd label, too
 
 
 def test_measurements_that_look_like_classes_are_told():
@@ -47,8 +50,12 @@ def test_one_measurement_under_two_names_is_asked_for():
     y[::2, 3] = 1.5
     owner, clients, names = np.array([0, 0, 1, 1, 2, 2]), ["a", "b", "c"], ["pAct", "activity", "toxic", "logS"]
     (found,) = apart_findings(y, owner, clients, names)  # logS is everywhere, and a class is no measurement
-    assert found["kind"] == "tasks_apart" and found["count"] == 1 and found["message"] == (
-        "No row and no client has both `pAct` ('a') and `activity` ('b'): is it one measurement under two names?")
+    assert (
+        found["kind"] == "tasks_apart"
+        and found["count"] == 1
+        and found["message"]
+        == ("No row and no client has both `pAct` ('a') and `activity` ('b'): is it one measurement under two names?")
+    )
     y[1, 1] = 6
     assert apart_findings(y, owner, clients, names) == []
 

@@ -9,11 +9,11 @@ from datamodules.molecules.own.targets import agreed_tasks, guess_tasks
 def test_a_counter_is_one_over_all_sites_or_at_each(tmp_path):
     up = np.arange(1.0, 21.0)
     y = up / 3
-    assert guess_tasks({"a": {"lot": up, "y": y}, "b": {"lot": up, "y": y}}).tasks == ["y"]                   # at each
-    assert guess_tasks({"a": {"lot": up[:5], "y": y}, "b": {"lot": up[5:], "y": y}}).tasks == ["y"]           # over both
-    assert guess_tasks({"a": {"dose": up, "y": y}, "b": {"dose": y, "y": y}}).tasks == ["dose", "y"]         # at one alone
+    assert guess_tasks({"a": {"lot": up, "y": y}, "b": {"lot": up, "y": y}}).tasks == ["y"]  # at each
+    assert guess_tasks({"a": {"lot": up[:5], "y": y}, "b": {"lot": up[5:], "y": y}}).tasks == ["y"]  # over both
+    assert guess_tasks({"a": {"dose": up, "y": y}, "b": {"dose": y, "y": y}}).tasks == ["dose", "y"]  # at one alone
     one, sites = {"all": {"lot": np.tile(up, 2), "y": np.tile(y, 2)}}, ["a"] * 20 + ["b"] * 20
-    assert guess_tasks(one, {"all": sites}).tasks == ["y"] and guess_tasks(one).tasks == ["lot", "y"]        # by column
+    assert guess_tasks(one, {"all": sites}).tasks == ["y"] and guess_tasks(one).tasks == ["lot", "y"]  # by column
     code = np.random.default_rng(0).permutation(20) * 4_000_037 + 31_000_001.0
     assert guess_tasks({"a": {"compound": code, "y": y}}).tasks == guess_tasks({"a": {"code": code, "y": y}}).tasks == ["y"]
     # Another writing of an id's name is no other task.
