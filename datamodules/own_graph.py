@@ -68,7 +68,7 @@ class GraphCSVDataModule(GraphDataModule):
         source_column, target_column: Ends of a link; without header ``"0"`` and ``"1"``.
         header, edge_header: Whether the first line of nodes, of links, names the columns; otherwise they are ``"0"``, ...
         separator: Of fields; null = found out.
-        decimal: ``.`` or ``,``; null = found out.
+        decimal: ``.`` or ``,``; null = that of most numbers of each column.
         encoding: Of text.
         classes: Names of the classes; null = those that occur. A label that is not among them is an error which names
             the client.

@@ -41,7 +41,7 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         units: Unit by task; null = what column names have in brackets, as in ``solubility [g/L]``.
         geometry: For SDF: positions (``lit_models.SchNet``) in place of bonds.
         separator: Of fields; null = found out.
-        decimal: ``.`` or ``,``; null = found out for each column.
+        decimal: ``.`` or ``,``; null = that of most numbers of each column.
         encoding: Of text.
         header: Whether the first line names the columns; otherwise they are ``"0"``, ``"1"``, ... (as ``.smi`` files have it).
         partition: ``file`` (one client per file), ``column`` (one per value of ``client_column``) or one of

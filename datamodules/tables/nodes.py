@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,7 @@ def read_nodes(
     parts: list[sp.csr_matrix] = []
     reasons: dict[int, str] = {}
     set_aside: dict[str, str] = {}
+    marks: dict[str, str] = {}
     for chunk in table.chunks([*columns.named, *(candidates if names is None else names)]):
         if names is None:
             numeric = _numeric(chunk, candidates, decimal)
@@ -128,15 +129,14 @@ def read_nodes(
                 are = either(len(left), "holds text or nothing or has no name, and is no feature",
                              "hold text or nothing or have no name, and are no features")  # fmt: skip
                 notices.append(f"`{path}`: {_few(left)} {are}.")
-        if decimal is None:
-            decimal = decimal_mark([text for name in names for text in chunk.columns[name][:1000]])
-            if decimal == ",":
-                notices.append(f"`{path}`: `,` is taken for the decimal mark of features.")
+        marks = marks or _find_marks(chunk, names, decimal)
         for name in columns.named:
             texts[name] += [text.strip() for text in chunk.columns[name]]
         reasons |= chunk.bad
-        parts.append(_features(chunk, names, decimal, reasons))
+        parts.append(_features(chunk, names, marks, reasons))
     x = sp.vstack(parts, format="csr") if parts else sp.csr_matrix((0, 0), dtype=np.float32)
+
+    notices += _tell_marks(marks, path) if decimal is None else []
 
     ids = texts[columns.id]
     if not ids:
@@ -156,7 +156,8 @@ def read_nodes(
     notices += [f"`{path}`: {each} in column {columns.label!r} is taken for a blank{remedy}." for each in told]
     notices += [f"`{path}`: {each} in column {columns.split!r} is taken for a blank." for each in told_of_splits]
     places = [(int(row), ids[row]) for row in kept]
-    return NodeTable(path, ids, kept, x[kept], _class_names(labels, places, path, decimal or decimal_mark(labels)),
+    mark = decimal or decimal_mark(labels, "," if "," in marks.values() else ".")
+    return NodeTable(path, ids, kept, x[kept], _class_names(labels, places, path, mark),
                      owner, _splits(splits, kept, path), names or [], set_aside, dropped, notices)  # fmt: skip
 
 
@@ -217,10 +218,25 @@ def _counters(chunk: Chunk, names: Sequence[str], decimal: str | None, client: s
     return found
 
 
-def _features(chunk: Chunk, names: Sequence[str], decimal: str, reasons: dict[int, str]) -> sp.csr_matrix:
+def _find_marks(chunk: Chunk, names: Sequence[str], decimal: str | None) -> dict[str, str]:
+    """The decimal mark of each column, as far as the first rows tell: where one has none, that of the others."""
+    if decimal is not None:
+        return dict.fromkeys(names, decimal)
+    heads = {name: chunk.columns[name][:1000] for name in names}
+    most = decimal_mark([text for head in heads.values() for text in head])
+    return {name: decimal_mark(head, most) for name, head in heads.items()}
+
+
+def _tell_marks(marks: Mapping[str, str], path: Path) -> list[str]:
+    commas = [name for name, mark in marks.items() if mark == ","]
+    which = "features" if len(commas) == len(marks) else _few(commas)
+    return [f"`{path}`: `,` is taken for the decimal mark of {which}."] if commas else []
+
+
+def _features(chunk: Chunk, names: Sequence[str], marks: Mapping[str, str], reasons: dict[int, str]) -> sp.csr_matrix:
     values = np.zeros((chunk.size, len(names)), dtype=np.float32)
     for place, name in enumerate(names):
-        column, wrong = parse_numbers(chunk.columns[name], decimal)
+        column, wrong = parse_numbers(chunk.columns[name], marks[name])
         for row, reason in wrong.items():
             reasons.setdefault(chunk.first + row, f"feature {name!r}: {reason}")
         for row in np.flatnonzero(np.isnan(column)).tolist():

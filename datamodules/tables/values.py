@@ -14,6 +14,7 @@ from datamodules.tables.names import quote
 MISSING = frozenset(("", "nan", "na", "n/a", "none", "null"))
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 COMMA_NUMBER = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 PLAIN = set("0123456789+-.eE")
 
 
@@ -42,16 +43,25 @@ def count_blank_words(texts: Iterable[str], meant: Container[str] = ()) -> list[
             if word.lower() not in ("", "nan") and word not in meant]  # fmt: skip
 
 
-def decimal_mark(texts: Sequence[str]) -> str:
-    """``,`` where numbers such as ``132,159`` and none such as ``132.159`` occur, else ``.``."""
-    commas = False
-    for text in texts:
-        text = text.strip()
-        if "," in text:
-            commas = commas or COMMA_NUMBER.fullmatch(text) is not None
-        elif "." in text and NUMBER.fullmatch(text):
-            return "."
-    return "," if commas else "."
+def decimal_mark(texts: Sequence[str], default: str = ".") -> str:
+    """The decimal mark of most numbers: ``,`` where more look like ``132,159`` than like ``132.159``, else ``.``.
+
+    Beside points, commas that all may part thousands (``1,250``) are no decimal marks.
+
+    Args:
+        texts: Fields of one column, or of several of one file.
+        default: What it is where no number has a mark.
+    """
+    together = "".join(texts)
+    if "," not in together:
+        return "." if "." in together else default
+    fields = [text.strip() for text in texts]
+    commas = [text for text in fields if COMMA_NUMBER.fullmatch(text)]
+    points = sum("." in text and NUMBER.fullmatch(text) is not None for text in fields)
+    if not commas and not points:
+        return default
+    thousands = points > 0 and all(map(THOUSANDS.fullmatch, commas))
+    return "," if len(commas) > points and not thousands else "."
 
 
 def parse_numbers(texts: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, dict[int, str]]:
@@ -89,5 +99,7 @@ def parse_numbers(texts: Sequence[str], decimal: str = ".") -> tuple[np.ndarray,
         elif text.lower() in ("true", "false"):
             values[place] = float(text.lower() == "true")
         else:
-            wrong[place] = f"{quote(text)} is not a number"
+            other = NUMBER if decimal == "," else COMMA_NUMBER
+            more = f" with the decimal mark `{decimal}` (`data.init_args.decimal`)" if other.fullmatch(text) else ""
+            wrong[place] = f"{quote(text)} is not a number{more}"
     return values, wrong

@@ -502,6 +502,17 @@ def test_measurements_are_no_classes_whatever_their_decimal_mark(tmp_path):
     assert found["many_classes"]["message"] == "8 labelled nodes have 8 different labels."
 
 
+def test_one_decimal_point_among_commas_costs_its_own_row_alone(tmp_path):
+    (tmp_path / "edges.csv").write_text("source;target\n1;2\n")
+    rows = "".join(f"{i};{f'{i},5' if i != 7 else '7.25'};{i / 4};{i};{'ab'[i % 2]}\n" for i in range(1, 13))
+    (tmp_path / "nodes.csv").write_text("id;f;point;whole;label\n" + rows)
+    data = own(tmp_path, num_clients=1, features=["f", "point", "whole"])
+    (dropped,) = data.dropped_rows
+    assert (dropped["id"], dropped["reason"]) == (
+        "7", "feature 'f': '7.25' is not a number with the decimal mark `,` (`data.init_args.decimal`)")  # fmt: skip
+    assert data.data.x[0].tolist() == [1.5, 0.25, 1] and any("decimal mark of `f`." in n for n in data.notices)
+
+
 def test_what_lies_beside_the_clients_folders_is_told(tmp_path):
     for client, name in (("north", "nodes.csv"), ("south", "node.csv"), ("west", "nodes.csv")):
         (tmp_path / client).mkdir()

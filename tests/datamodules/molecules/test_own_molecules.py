@@ -61,6 +61,14 @@ def test_words_that_are_taken_for_blank_labels_are_told(tmp_path):
     assert found["message"].endswith("m.csv row 3 (id '3'); and 2 more (`inspect --json` and `--html` list all)).")
 
 
+def test_one_decimal_point_among_commas_costs_its_own_row_alone(tmp_path):
+    rows = "".join(f"{'C' * i};m{i};{f'{i},5' if i != 7 else '7.25'}\n" for i in range(1, 21))
+    (tmp_path / "m.csv").write_text("smiles;code;y\n" + rows)
+    (dropped,) = ready(files=str(tmp_path / "m.csv"), num_clients=1, **ALL).dropped_rows
+    assert (dropped["id"], dropped["reason"]) == (
+        "m7", "`y`: '7.25' is not a number with the decimal mark `,` (`data.init_args.decimal`)")
+
+
 def test_repeated_ids_and_a_label_of_two_names_are_told_by_row(tmp_path):
     for site, label in (("a", "pAct"), ("b", "activity")):
         rows = "".join(f"{site if i < 9 else 'x'}{i % 8},{'C' * i}{'O' * (site == 'b')},{i / 4}\n" for i in range(1, 12))
@@ -147,7 +155,8 @@ def test_counters_and_ids_are_not_learnt_unless_they_are_asked_for(tmp_path):
 def test_configuration_overrides_what_would_be_guessed(sites):
     data = ready(files=str(sites), targets=["logS [mol/L]"], metric="mae", units={"logS [mol/L]": "log M"}, decimal=",", **ALL)
     assert data.schema["metric"] == "mae" and data.units == ["log M"] and data.schema["num_tasks"] == 1
-    assert {d["id"]: d["reason"] for d in data.dropped_rows}["B1"] == "`logS [mol/L]`: '-0.7' is not a number"
+    assert {d["id"]: d["reason"] for d in data.dropped_rows}["B1"] == (
+        "`logS [mol/L]`: '-0.7' is not a number with the decimal mark `,` (`data.init_args.decimal`)")
 
 
 @pytest.mark.parametrize(
