@@ -66,7 +66,9 @@ def test_one_decimal_point_among_commas_costs_its_own_row_alone(tmp_path):
     (tmp_path / "m.csv").write_text("smiles;code;y\n" + rows)
     (dropped,) = ready(files=str(tmp_path / "m.csv"), num_clients=1, **ALL).dropped_rows
     assert (dropped["id"], dropped["reason"]) == (
-        "m7", "`y`: '7.25' is not a number with the decimal mark `,` (`data.init_args.decimal`)")
+        "m7",
+        "`y`: '7.25' is not a number with the decimal mark `,` (`data.init_args.decimal`)",
+    )
 
 
 def test_repeated_ids_and_a_label_of_two_names_are_told_by_row(tmp_path):
@@ -156,7 +158,8 @@ def test_configuration_overrides_what_would_be_guessed(sites):
     data = ready(files=str(sites), targets=["logS [mol/L]"], metric="mae", units={"logS [mol/L]": "log M"}, decimal=",", **ALL)
     assert data.schema["metric"] == "mae" and data.units == ["log M"] and data.schema["num_tasks"] == 1
     assert {d["id"]: d["reason"] for d in data.dropped_rows}["B1"] == (
-        "`logS [mol/L]`: '-0.7' is not a number with the decimal mark `,` (`data.init_args.decimal`)")
+        "`logS [mol/L]`: '-0.7' is not a number with the decimal mark `,` (`data.init_args.decimal`)"
+    )
 
 
 @pytest.mark.parametrize(
