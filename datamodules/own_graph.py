@@ -218,6 +218,11 @@ class GraphCSVDataModule(GraphDataModule):
         return self._tables.list_unusable(super().dropped_rows)
 
     @property
+    def lost_clients(self) -> list[str]:
+        """Clients that the tables name and that are none of the federation, since no row of theirs can be used."""
+        return self._tables.lost_clients
+
+    @property
     def num_rows_read(self) -> int:
         """Rows of nodes and of links in the files."""
         return len(self.original_ids) + self._tables.found_links.links.lines

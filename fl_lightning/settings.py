@@ -47,9 +47,9 @@ class FederationSettings:
             fl_lightning.engine.ClipNorm, init_args: {max_norm: 1.0}}]``.
         score_each_on_global: After training, also score every client's own model on the server's data. For that one step the
             models are uploaded. Default: only for ``LocalOnly``.
-        max_dropped_share: The largest share of the data's rows, of nodes and of links each, that may be unusable; beyond it
-            ``fit`` stops before round 1.
-            1.0 trains whatever is left.
+        max_dropped_share: The largest share of the data's rows, of nodes and of links each, that may be unusable: of all rows,
+            and of each client's (those with ten or more, where the data say whose a row is). Beyond it ``fit`` stops before
+            round 1. 1.0 trains whatever is left.
         fast_loops: Fit and evaluate with one Trainer for all rounds, and go through Lightning's loops in a short way where
             nobody can tell the difference: the same bits in less than half the time of a small fit. ``false``: a new stock
             ``lightning.Trainer`` with Lightning's own loops each time, to see whether a fault is ours. A Lightning that the

@@ -15,7 +15,7 @@ from torch_geometric.datasets import MoleculeNet
 from datamodules.molecules.datamodule import MoleculeDataModule
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, Origin
 from datamodules.rawfiles import find_raw
-from datamodules.tables.values import MISSING
+from datamodules.tables.values import MISSING, with_plain_minus
 
 REGRESSION = ("esol", "freesolv", "lipo")
 ALIASES = {"lipophilicity": "lipo", "delaney": "esol"}
@@ -135,7 +135,7 @@ def label_column(column: Any) -> np.ndarray:
     """
     import pandas as pd
 
-    numbers = pd.to_numeric(column, errors="coerce")
+    numbers = pd.to_numeric(column.map(with_plain_minus, na_action="ignore"), errors="coerce")
     blank = column.isna() | column.str.strip().str.lower().isin(list(MISSING))
     wrong = np.flatnonzero((numbers.isna() & ~blank).to_numpy())
     if len(wrong):

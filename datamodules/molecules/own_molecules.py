@@ -153,6 +153,11 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         return tables.molecules
 
     @property
+    def lost_clients(self) -> list[str]:
+        """Clients that the files name and that are none of the federation, since no row of theirs can be used."""
+        return [] if self._tables is None or self.partition != "column" else self._tables.lost_clients
+
+    @property
     def _method(self) -> str:
         return "file" if self.spec.by_file else self.partition
 

@@ -76,7 +76,7 @@ def _find_bad_rows(tables: GraphTables) -> list[Finding]:
 
 
 def _find_clients_without_nodes(tables: GraphTables) -> list[Finding]:
-    gone = sorted({row["client"] for row in tables.bad_rows if row.get("client")} - set(tables.client_names))
+    gone = tables.lost_clients
     return tell_if("client_without_nodes", len(gone), f"{quote_all(gone)}: no usable row, and so no client of the federation.",
                    "Correct their rows: all are in `dropped_rows`. A node that two clients hold needs an id of its own at "
                    "each, or a folder per client.")  # fmt: skip

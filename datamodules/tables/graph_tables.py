@@ -52,6 +52,11 @@ class GraphTables:
     odd_labels: list[Finding] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
+    @property
+    def lost_clients(self) -> list[str]:
+        """Clients without a usable row, which are none."""
+        return sorted({row["client"] for row in self.bad_rows if row.get("client")} - set(self.client_names))
+
     def spread_over_rows(self, values: Tensor, fill: int) -> Tensor:
         """A number per node, ``(N,)``, as one per row of the tables, ``(R,)``; ``fill`` in rows that are no node."""
         spread = torch.full((len(self.ids),), fill, dtype=torch.long)

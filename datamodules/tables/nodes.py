@@ -14,7 +14,16 @@ from datamodules.findings import either
 from datamodules.tables.guessing import counter_or_id, number_owners
 from datamodules.tables.names import has_name, quote
 from datamodules.tables.table import Chunk, Table, TableFormat
-from datamodules.tables.values import COMMA_NUMBER, NUMBER, count_blank_words, decimal_mark, is_blank, parse_numbers
+from datamodules.tables.values import (
+    COMMA_NUMBER,
+    MINUS,
+    NUMBER,
+    count_blank_words,
+    decimal_mark,
+    is_blank,
+    parse_numbers,
+    with_plain_minus,
+)
 
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
 
@@ -258,7 +267,9 @@ def _class_names(texts: Sequence[str], rows: Sequence[tuple[int, str]], path: Pa
         ValueError: Labels are measurements; names the first.
     """
     names, measured = list(texts), []
-    for place, text in enumerate(texts):
+    for place, text in enumerate(map(with_plain_minus, texts)):
+        if MINUS in texts[place] and NUMBER.fullmatch(text):  # one class with `-1` elsewhere
+            names[place] = text
         if ("." in text and NUMBER.fullmatch(text)) or (decimal == "," and COMMA_NUMBER.fullmatch(text)):
             value = float(text.replace(",", "."))
             if value.is_integer():

@@ -16,6 +16,12 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 COMMA_NUMBER = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 PLAIN = set("0123456789+-.eE")
+MINUS = "\u2212"  # the typographic minus, as typesetters, spreadsheets and copied tables have it
+
+
+def with_plain_minus(text: str) -> str:
+    """The text with ``-`` for each typographic minus (U+2212)."""
+    return text.replace(MINUS, "-")
 
 
 def cell_text(value: Any) -> str:
@@ -55,7 +61,7 @@ def decimal_mark(texts: Sequence[str], default: str = ".") -> str:
     together = "".join(texts)
     if "," not in together:
         return "." if "." in together else default
-    fields = [text.strip() for text in texts]
+    fields = [with_plain_minus(text.strip()) for text in texts]
     commas = [text for text in fields if COMMA_NUMBER.fullmatch(text)]
     points = sum("." in text and NUMBER.fullmatch(text) is not None for text in fields)
     if not commas and not points:
@@ -68,7 +74,7 @@ def parse_numbers(texts: Sequence[str], decimal: str = ".") -> tuple[np.ndarray,
     """Numbers of one column.
 
     Args:
-        texts: Fields; ``true`` and ``false`` are 1 and 0, blanks are missing.
+        texts: Fields; ``true`` and ``false`` are 1 and 0, blanks are missing. A minus may be the typographic one (U+2212).
         decimal: ``.`` or ``,``.
 
     Returns:
@@ -89,7 +95,8 @@ def parse_numbers(texts: Sequence[str], decimal: str = ".") -> tuple[np.ndarray,
         text = text.strip()
         if not text or text.lower() in MISSING:
             continue
-        plain = text if decimal == "." else text.replace(",", ".") if "." not in text else "?"
+        plain = with_plain_minus(text)
+        plain = plain if decimal == "." else plain.replace(",", ".") if "." not in plain else "?"
         if NUMBER.fullmatch(plain):
             value = float(plain)
             if abs(value) > largest:

@@ -1,12 +1,16 @@
-"""Rows of the data that cannot be used: counted where a fit ends, and a fit in which they are the most does not begin."""
+"""Rows of the data that cannot be used: counted where a fit ends, and a fit in which they are the most, of all or of one
+client, does not begin."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+FEWEST = 10  # rows of a client: of fewer, a slip or two are a large share
 
 
 class RowsLeftOut(UserWarning):
@@ -22,24 +26,31 @@ class LeftOut:
             A list of very many may be cut.
         counts: How many of each kind (``rows``, or ``nodes`` and ``links``) were ``read`` (``None`` if a data module does not
             tell) and ``left_out``; of the latter, those ``leading_elsewhere`` are left out since the config says so.
+        clients: Of the rows of each client, as far as the data say whose a row is, by what to call it (``client 'north'``).
+        lost: Names of clients that the data name and that take no part, since none of their rows can be used.
     """
 
     rows: Sequence[Mapping[str, Any]]
     counts: Mapping[str, Mapping[str, int | None]]
+    clients: Mapping[str, LeftOut] = field(default_factory=dict)
+    lost: Sequence[str] = ()
 
     @classmethod
     def of(cls, data: Any) -> LeftOut:
         """Of one data module, or of one for each client (the rows then name their ``client``).
 
-        A data module has ``dropped_rows`` and ``num_rows_read``, or in place of the number ``row_counts`` by kind.
+        A data module has ``dropped_rows`` and ``num_rows_read``, or in place of the number ``row_counts`` by kind; and
+        ``row_clients``, the client of each row, and ``lost_clients``, where its rows say whose they are.
         """
         if not isinstance(data, Sequence):
             rows = list(getattr(data, "dropped_rows", None) or [])
             whole = {"rows": {"read": getattr(data, "num_rows_read", None), "left_out": len(rows)}}
-            return cls(rows, getattr(data, "row_counts", None) or whole)
+            counts = getattr(data, "row_counts", None) or whole
+            clients = _by_client(rows, getattr(data, "row_clients", None) or [], "nodes" if "nodes" in counts else "rows")
+            return cls(rows, counts, clients, list(getattr(data, "lost_clients", None) or []))
         parts = [cls.of(client) for client in data]
         rows = [{"client": client, **row} for client, part in enumerate(parts) for row in part.rows]
-        return cls(rows, _add([part.counts for part in parts]))
+        return cls(rows, _add([part.counts for part in parts]), {f"client {c}": part for c, part in enumerate(parts)})
 
     @classmethod
     def of_predictions(cls, data: Any) -> LeftOut:
@@ -67,17 +78,29 @@ class LeftOut:
 
     @property
     def line(self) -> str | None:
-        """One sentence on how many these are and where they are listed; ``None`` if there are none."""
-        if self.amount is None:
-            return None
-        return f"{self.amount} left out: see `dropped_rows` in results.json, or `fl-lightning inspect`"
+        """One sentence on how many these are and where they are listed, and on the clients that are lost for it; ``None`` if
+        there are none."""
+        told = []
+        if self.amount is not None:
+            told.append(f"{self.amount} left out: see `dropped_rows` in results.json, or `fl-lightning inspect`")
+        if self.lost:
+            told.append(f"taking no part, for want of a usable row: client{'s' if len(self.lost) > 1 else ''} "
+                        + ", ".join(map(repr, self.lost)))  # fmt: skip
+        return "; ".join(told) or None
 
     def check(self, most: float) -> None:
-        """Raise if of any kind more than the share ``most`` of the rows cannot be used.
+        """Raise if of any kind more than the share ``most`` of the rows cannot be used: of all, or of a client with ``FEWEST``
+        or more.
 
         Raises:
             ValueError: With the most frequent reasons, and how to go on.
         """
+        self._check(most, "the data")
+        for client, own in self.clients.items():
+            if not any(0 < (count["read"] or 0) < FEWEST for count in own.counts.values()):
+                own._check(most, client, " of any client")  # noqa: SLF001  one of our own kind
+
+    def _check(self, most: float, whose: str, of_any: str = "") -> None:
         many = {kind: {**count, "left_out": _unusable(count)} for kind, count in self.counts.items()
                 if _unusable(count) > most * (count["read"] or math.inf)}  # fmt: skip
         if not many:
@@ -91,8 +114,8 @@ class LeftOut:
         if len(frequent) > 3:
             lines.append(f"  and {len(frequent) - 3} more reasons")
         raise ValueError(
-            f"{' and '.join(_told(kind, count) for kind, count in many.items())} of the data cannot be used, more than "
-            f"`federation.max_dropped_share: {most:g}` allows:\n"
+            f"{' and '.join(_told(kind, count) for kind, count in many.items())} of {whose} cannot be used, more than "
+            f"`federation.max_dropped_share: {most:g}` allows{of_any}:\n"
             + "\n".join(lines)
             + "\n`fl-lightning inspect` lists them. Correct them, or go on without them: `federation.max_dropped_share: 1.0`."
         )
@@ -101,6 +124,23 @@ class LeftOut:
         """Say :attr:`line` as a warning, for who sees no terminal output of ``fit``."""
         if self.line is not None:
             warnings.warn(f"{self.line}.", RowsLeftOut, stacklevel=3)
+
+
+def _by_client(rows: Sequence[Mapping[str, Any]], owners: Sequence[str], kind: str) -> dict[str, LeftOut]:
+    """What each client has lost. Lines that are no links are nobody's.
+
+    Args:
+        rows: All rows that cannot be used.
+        owners: The client of each row that was read, ``""`` = nobody.
+        kind: What the rows are.
+    """
+    read = Counter(filter(None, owners))
+    own: dict[str, list[Mapping[str, Any]]] = {name: [] for name in read}
+    for row in rows:
+        if "link" not in row and (name := owners[row["row"]] if row.get("row", math.inf) < len(owners) else ""):
+            own[name].append(row)
+    counts = {name: {kind: {"read": read[name], "left_out": len(lost)}} for name, lost in own.items()}
+    return {f"client {name!r}": LeftOut(lost, counts[name]) for name, lost in own.items()}
 
 
 def _add(parts: Sequence[Mapping[str, Mapping[str, int | None]]]) -> dict[str, dict[str, int | None]]:

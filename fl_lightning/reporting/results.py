@@ -91,6 +91,7 @@ class Results:
             "dropped_rows": left_out.rows,
             "num_rows_read": left_out.num_rows_read,
             "row_counts": left_out.counts,
+            "lost_clients": left_out.lost,
             "task_names": list(getattr(self.data, "task_names", None) or []),
             "versions": versions(),
         })  # fmt: skip

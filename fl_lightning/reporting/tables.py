@@ -47,7 +47,7 @@ def score_lines(results: Mapping[str, Any]) -> list[str]:
         lines.append(f"{len(results['failures'])} failure(s), the last: {who}, {unit} {last['round'] + 1}: {last['reason']}")
     if results["empty_clients"]:
         lines.append(f"clients without a training sample: {', '.join(map(str, results['empty_clients']))}")
-    left_out = LeftOut(results["dropped_rows"], results["row_counts"]).line
+    left_out = LeftOut(results["dropped_rows"], results["row_counts"], lost=results["lost_clients"]).line
     return lines if left_out is None else [*lines, left_out]
 
 

@@ -594,6 +594,16 @@ def test_a_client_whose_nodes_all_belong_to_another_is_named(tmp_path):
     found = {f["kind"]: f for f in data.report()["findings"]}
     assert data.client_names == ["north"] and found["client_without_nodes"]["message"].startswith("'south': no usable row")
     assert any("edges.csv`: not used: 'weight'." in note for note in data.notices)
+    assert data.lost_clients == ["south"]
+
+
+def test_a_class_with_a_typographic_minus_is_that_with_a_plain_one(tmp_path):
+    labels = ["-1", "\u22121", "\u22121.0", "1", "x\u22121"]
+    rows = "".join(f"{i},\u2212{i}.5,{label}\n" for i, label in enumerate(labels))
+    (tmp_path / "nodes.csv").write_text("id,f,label\n" + rows)
+    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
+    data = own(tmp_path, num_clients=1)
+    assert data.class_names == ["-1", "1", "x\u22121"] and data.data.x.flatten().tolist() == [-0.5, -1.5, -2.5, -3.5, -4.5]
 
 
 def test_a_folder_whose_rows_are_all_unusable_is_an_empty_client(tmp_path):

@@ -23,7 +23,7 @@ def own_findings(spec: MoleculeSpec, tables: MoleculeTables, molecules: Molecule
         clients: Names of the clients; none where a partitioner made them.
     """
     y = molecules.packed.y.numpy()
-    without = sorted(tables.clients - set(clients)) if clients else []
+    without = tables.lost_clients if clients else []
     have = either(len(without), "has no usable row and is no client", "have no usable row and are no clients")
     found = [
         *_find_repeated_ids(tables.ids, molecules),

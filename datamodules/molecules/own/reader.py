@@ -51,6 +51,11 @@ class MoleculeTables:
     metric: str
     notices: list[str]
 
+    @property
+    def lost_clients(self) -> list[str]:
+        """Clients without a usable row."""
+        return sorted(self.clients - set(self.molecules.columns[OWNER]))
+
 
 def read_molecules(spec: MoleculeSpec) -> MoleculeTables:
     """Read molecules with their labels. What is found out instead of given is logged as a warning.

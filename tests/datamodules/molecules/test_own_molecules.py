@@ -203,6 +203,8 @@ def test_a_site_without_a_usable_row_is_told(sites):
     report = ready(files=str(sites), **ALL).report()
     (found,) = [f for f in report["findings"] if f["kind"] == "client_without_molecules"]
     assert "'c'" in found["message"] and report["client_names"] == ["a", "b"]
+    assert ready(files=str(sites), **ALL).lost_clients == ["c"]
+    assert ready(files=str(sites), partition="iid", num_clients=2, **ALL).lost_clients == []
 
 
 def quick_fit(data, encoder, tmp_path, rounds=1):

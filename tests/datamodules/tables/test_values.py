@@ -16,6 +16,9 @@ def test_numbers_by_hand():
     assert parse_numbers(["1.5", "1"], ",")[1] == {0: f"'1.5' {NO_NUMBER} `,` (`data.init_args.decimal`)"}
     assert parse_numbers(["1.5", "1,5"])[1] == {1: f"'1,5' {NO_NUMBER} `.` (`data.init_args.decimal`)"}
     assert parse_numbers(["1e39", "1"])[1] == {0: "'1e39' is too large"}
+    values, wrong = parse_numbers(["\u22123.25", "1e\u22123", "2\u22121", "\u2212"])  # the typographic minus
+    assert values[:2].tolist() == [-3.25, 0.001] and sorted(wrong) == [2, 3] and wrong[3] == "'\u2212' is not a number"
+    assert parse_numbers(["\u22123,25"], ",")[0].tolist() == [-3.25] and decimal_mark(["\u22123,25"]) == ","
     assert [decimal_mark(t) for t in (["1,5", ""], ["1,5", "1.5"], ["12"], ["a,b"])] == [",", ".", ".", "."]
 
 

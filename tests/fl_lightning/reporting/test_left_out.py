@@ -80,6 +80,41 @@ def test_nodes_and_links_are_counted_apart_and_the_worst_kind_stops_a_fit():
                            "links": {"read": 600, "left_out": 14, "leading_elsewhere": 3}}  # fmt: skip
 
 
+class Sites(Central):
+    """A table whose rows say whose they are; the last ``bad`` of 12 rows of `b`, and all 3 of `c`, could not be used."""
+
+    def __init__(self, bad=12, *tables):
+        super().__init__(*tables)
+        self.row_clients = ["a"] * 40 + ["b"] * 12 + [""] + ["c"] * 3
+        self.num_rows_read = len(self.row_clients)
+        rows = [*range(52 - bad, 52), 52, 53, 54, 55]
+        self.dropped_rows = [{"row": row, "reason": "'?' is not a number", "file": "b.csv"} for row in rows]
+        self.lost_clients = ["b", "c"] if bad == 12 else ["c"]
+
+
+def test_a_client_that_has_lost_most_of_its_rows_stops_a_fit_and_is_named():
+    with pytest.raises(ValueError) as caught:
+        LeftOut.of(Sites()).check(0.5)
+    first, second, *_ = str(caught.value).split("\n")
+    assert first == ("12 of 12 rows of client 'b' cannot be used, more than `federation.max_dropped_share: 0.5` allows of any "
+                     "client:")  # fmt: skip
+    assert second == "  12 x '?' is not a number (the first: row 40 of b.csv)"
+    LeftOut.of(Sites(6)).check(0.5)  # the three of `c` are too few to stop for
+    LeftOut.of(Sites()).check(1.0)
+    with pytest.raises(ValueError, match="^12 of 20 rows of client 1 cannot be used, .* of any client"):
+        LeftOut.of([dropping(Table, 0, 80)(3, 1), dropping(Table, 12, 20)(3, 1)]).check(0.5)
+
+
+def test_clients_without_a_usable_row_are_named_where_the_fit_ends(tmp_path):
+    data = Sites(12, *clients((8, 9)))
+    with pytest.warns(RowsLeftOut, match="16 of 56 rows were left out: .*; taking no part, .* usable row: clients 'b', 'c'"):
+        fed = federate(tmp_path, data=data, num_rounds=1, max_dropped_share=1.0)
+    assert fed.results["lost_clients"] == ["b", "c"]
+    assert score_lines(fed.results)[-1].endswith("; taking no part, for want of a usable row: clients 'b', 'c'")
+    data.dropped_rows, data.lost_clients = [], ["d"]  # of a file without a row
+    assert LeftOut.of(data).line == "taking no part, for want of a usable row: client 'd'"
+
+
 def test_the_error_has_reasons_and_a_way_on():
     with pytest.raises(ValueError) as caught:
         LeftOut.of([dropping(Table, 8, 9)(3, 1)]).check(0.5)
