@@ -27,6 +27,7 @@ from fl_lightning.config_files import check_plain, load_yaml
 from fl_lightning.config_optimizers import FromConfig
 from fl_lightning.engine.checkpoint import run_of
 from fl_lightning.engine.local import quiet
+from fl_lightning.reporting.failures import ClientsFailed
 from fl_lightning.reporting.inspection import REMARKS, inspect_data, must_be_met
 from fl_lightning.reporting.left_out import LeftOut, RowsLeftOut
 from fl_lightning.reporting.predictions import write_apart, write_predictions
@@ -152,7 +153,8 @@ class FederatedCLI(LightningCLI):
         """``fl-lightning fit``."""
         ckpt_path = arguments.get("ckpt_path")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RowsLeftOut)  # `score_lines` says it
+            for said in (RowsLeftOut, ClientsFailed):  # by `score_lines`
+                warnings.simplefilter("ignore", said)
             if isinstance(self.trainer, FederatedTrainer):
                 results = self.trainer.fit(self.model, self.datamodule, ckpt_path, on_start=self._save_config)
                 folder = self.trainer.run_dir

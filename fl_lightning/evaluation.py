@@ -17,7 +17,7 @@ from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.replies import Expected, evaluate_reply, predict_reply
 from fl_lightning.engine.seeds import stream
 from fl_lightning.reporting.monitor import Monitor
-from fl_lightning.reporting.scores import defined, summarise
+from fl_lightning.reporting.scores import defined, of_clients, summarise
 from fl_lightning.strategies.base import Strategy
 
 
@@ -70,6 +70,8 @@ class Evaluation:
                 scalars |= {f"{stage}/{k}": v for k, v in (overall or {}).items()}
                 scalars |= {f"clients/{c}/{stage}/{k}": v for c, m in enumerate(per_client) for k, v in (m or {}).items()}
                 scalars |= {f"{stage}/clients_{k}": found[stage][k] for k in ("mean", "worst")}
+                if of_clients(found[stage]["per_client"]):  # of these the mean and the worst know nothing
+                    scalars[f"{stage}/clients_undefined"] = found[stage]["undefined"]
         return found
 
     def predictions(self, round: int) -> dict[int | None, list[dict[str, Tensor]]]:

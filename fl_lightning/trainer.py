@@ -27,7 +27,9 @@ from fl_lightning.engine.trainer_args import check_trainer_args
 from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.evaluation import Evaluation
 from fl_lightning.loading import LIGHTNING, write_lightning_checkpoint
-from fl_lightning.reporting.monitor import Monitor, is_better, selection_value
+from fl_lightning.reporting.clients import names_of
+from fl_lightning.reporting.failures import Failures, warn_of_all
+from fl_lightning.reporting.monitor import Monitor, is_better, said, selection_value
 from fl_lightning.reporting.pictures import show
 from fl_lightning.reporting.progress import Progress
 from fl_lightning.reporting.results import Results
@@ -116,6 +118,7 @@ class FederatedTrainer:
             run.train()
             self.results = run.finish()
             run.all.left_out.warn()
+            warn_of_all(self.results)
             return self.results
 
     def validate(self, module: L.LightningModule, datamodule: Data, ckpt_path: str = "best") -> dict[str, Any]:
@@ -137,11 +140,15 @@ class FederatedTrainer:
         """
         with self._session(module, datamodule, ckpt_path, write=False) as run:
             check_predicts(run.all.module, run.all.known_data)
-            return run.evaluation.predictions(run.state.round)
+            found = run.evaluation.predictions(run.state.round)
+            run.tell_failures()
+            return found
 
     def _score(self, module: L.LightningModule, datamodule: Data, ckpt_path: str, stage: str) -> dict[str, Any]:
         with self._session(module, datamodule, ckpt_path, write=False) as run:
-            return run.evaluation.summaries((stage,), run.state.last_round)[stage]
+            summary = run.evaluation.summaries((stage,), run.state.last_round)[stage]
+            run.tell_failures()
+            return summary
 
     # ---- set-up ---------------------------------------------------------------------------------------------------
 
@@ -227,6 +234,7 @@ class _Run:
         if self.state.is_new:
             self.all.list_statistics(self.federation.ledger, told.run)
         self.watching = Watching(module, settings.early_stopping, self.monitor, self.state)
+        self.failures = Failures(names_of(self.all.data), self.federation.failures)
         self.before = self.state.total_seconds
         self.progress = Progress(trainer.progress)
 
@@ -274,7 +282,7 @@ class _Run:
             value = selection_value(val)
             if is_better(value, self.state.best.value, self.monitor.mode):
                 self.state.best = Best(round, value, f"round_{round:05d}", val)
-            shown = f"{self.monitor.metric} {'-' if value is None else format(value, '.4f')}"
+            shown = f"{self.monitor.metric} {said(val)}"
         scalars |= {
             "bytes/up": ledger.up - up,
             "bytes/down": ledger.down - down,
@@ -295,7 +303,12 @@ class _Run:
         rehearsal.check(self.all.training_here)
         self.watching.rehearse(rehearsal, self.all.data_here)
 
+    def tell_failures(self) -> None:
+        """Warn of clients that have failed for the first time."""
+        self.failures.tell(self.federation.failures)
+
     def _save(self) -> None:
+        self.tell_failures()
         self.state.total_seconds = self.before + time.perf_counter() - self.started
         self.files.save(self.state, self.strategy, self.engine, self.federation, self.all.schema)
 

@@ -203,8 +203,8 @@ def federate(root, module=None, data=None, trainer=None, **federation):
 
 
 def without_times(results: dict) -> dict:
-    """results.json without what depends on the machine and the moment."""
-    return {k: v for k, v in results.items() if k not in ("seconds", "peak_rss_mb", "versions")}
+    """results.json without what depends on the machine and the moment, and on what sites call themselves."""
+    return {k: v for k, v in results.items() if k not in ("seconds", "peak_rss_mb", "versions", "client_names")}
 
 
 def checkpoint_tensors(folder: Path) -> dict[str, Tensor]:

@@ -106,7 +106,7 @@ def parse_numbers(texts: Sequence[str], decimal: str = ".") -> tuple[np.ndarray,
         elif text.lower() in ("true", "false"):
             values[place] = float(text.lower() == "true")
         else:
-            other = NUMBER if decimal == "," else COMMA_NUMBER
-            more = f" with the decimal mark `{decimal}` (`data.init_args.decimal`)" if other.fullmatch(text) else ""
+            other = (NUMBER if decimal == "," else COMMA_NUMBER).fullmatch(with_plain_minus(text))
+            more = f" with the decimal mark `{decimal}` (`data.init_args.decimal`)" if other else ""
             wrong[place] = f"{quote(text)} is not a number{more}"
     return values, wrong

@@ -18,6 +18,7 @@ from typing import Any
 
 from fl_lightning.comparison.cell import failure, file_of, finished, prepare, run_cell
 from fl_lightning.comparison.plan import Cell
+from fl_lightning.reporting.monitor import said
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 PRELOAD = ["fl_lightning.comparison.cell", "lit_models", "datamodules"]
@@ -146,9 +147,7 @@ class Runner:
 def _headline(folder: Path, cell: Cell) -> str:
     """The validation score; test scores are for the report (and of a trial are not looked at)."""
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    val = results["val"]
-    value = val["mean"] if val["global"] is None else val["global"]
-    return f"val {results['metric']} {'undefined' if value is None else format(value, '.4f')}"
+    return f"val {results['metric']} {said(results['val'], 'undefined')}"
 
 
 def _span(seconds: float) -> str:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # One entry per client, like all that begins with `client_`. By name: there may be as many tasks, or files, as clients.
 PER_CLIENT = ("labels", "label_distance", "scaffolds_per_client", "scaffold_tv", "groups")
+
+
+def names_of(data: Any) -> list[str]:
+    """What the clients of a data module, or of one data module for each (at sites, perhaps), are called; none where they have
+    numbers only."""
+    if isinstance(data, Sequence):
+        names = [str(getattr(client, "site", "")) for client in data]
+        return names if all(names) else []
+    record = data.partition_record() if hasattr(data, "partition_record") else {}
+    return list(map(str, record.get("client_names") or []))
 
 
 def name_client(report: Mapping[str, Any], client: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fl_lightning.engine.names import without_stage
-from fl_lightning.reporting.scores import summarise
+from fl_lightning.reporting.scores import of_clients, summarise
 
 LESS_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "rmsd", "nll", "perplexity", "entropy", "brier", "deviance")
 
@@ -100,6 +100,15 @@ def mode_by_name(metric: str) -> str:
 def selection_value(summary: Mapping[str, Any]) -> float | None:
     """What chooses the best round: the global model's validation score if there is one, else the mean over clients."""
     return summary["global"] if summary["global"] is not None else summary["mean"]
+
+
+def said(summary: Mapping[str, Any], undefined: str = "-") -> str:
+    """:func:`selection_value` for people: ``0.5123``; ``0.5123 (2 of 4 clients)`` where it is a mean that leaves clients out;
+    ``undefined`` where there is none."""
+    value = selection_value(summary)
+    if value is None:
+        return undefined
+    return f"{value:.4f}" + (of_clients(summary["per_client"]) if summary["global"] is None else "")
 
 
 def is_better(value: float | None, best: float | None, mode: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fl_lightning.engine.memory import peak_rss_bytes
+from fl_lightning.reporting.clients import names_of
 from fl_lightning.reporting.left_out import LeftOut
 from fl_lightning.reporting.monitor import Monitor
 from fl_lightning.reporting.plain import plain
@@ -70,13 +71,14 @@ class Results:
             "strategy": self.strategy,
             "seed": self.seed,
             "num_clients": self.num_clients,
+            "client_names": names_of(self.data),
             "rounds_run": self.rounds_run,
             "stopped_early": self.stopped_early,
             "best_round": self.best_round,
             "metric": self.monitor.metric,
             "mode": self.monitor.mode,
             "weighting": self.weighting,
-            "val": {k: v for k, v in self.chosen["val"].items() if k != "undefined"},
+            "val": self.chosen["val"],
             "test": {**self.chosen["test"], "each_on_global": self.each_on_global},
             "last": self.last,
             "bytes": self.bytes,

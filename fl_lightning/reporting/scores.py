@@ -44,6 +44,16 @@ def summarise(
     }
 
 
+def of_clients(scores: Sequence[float | None]) -> str:
+    """`` (2 of 4 clients)`` where a mean over clients leaves some out, else nothing.
+
+    Args:
+        scores: Of each client.
+    """
+    known = sum(score is not None for score in scores)
+    return f" ({known} of {len(scores)} clients)" if 0 < known < len(scores) else ""
+
+
 def _all(metrics: Mapping[str, float | None] | None) -> dict[str, float | None] | None:
     return None if metrics is None else {name: defined(metrics, name) for name in metrics}
 

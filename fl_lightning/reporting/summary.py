@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fl_lightning.reporting.finished import Run, defined
+from fl_lightning.reporting.scores import of_clients
 from fl_lightning.reporting.statistics import Estimate, estimate, paired
 
 ALONE, POOLED = "LocalOnly", "Central"
@@ -147,6 +148,12 @@ def _method_row(own: Group, method: str, reference: str, notes: list[str]) -> Ro
     if len(scores) < len(runs):
         notes.append(
             f"{label(own, method)}: the score is undefined in {len(runs) - len(scores)} of {len(runs)} runs; left out."
+        )
+    partly = sum(bool(of_clients(run.results["test"].get("per_client") or [])) for run in runs)
+    if partly:
+        notes.append(
+            f"{label(own, method)}: the client mean leaves some clients out in {partly} of {len(runs)} runs: their score is "
+            "undefined (no test data, or a failure)."
         )
     if any(run.validation is None for run in runs):
         notes.append(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fl_lightning.reporting.clients import name_client
+from fl_lightning.reporting.failures import failure_lines
 from fl_lightning.reporting.left_out import LeftOut
 from fl_lightning.reporting.monitor import selection_value
+from fl_lightning.reporting.scores import of_clients
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
@@ -24,7 +27,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str
 def score_lines(results: Mapping[str, Any]) -> list[str]:
     """What ``fit`` says at its end."""
     rows = [
-        [f"{stage} {results['metric']}", *(results[stage].get(k) for k in ("global", "mean", "worst"))]
+        [f"{stage} {results['metric']}", results[stage].get("global"), _mean(results[stage]), results[stage].get("worst")]
         for stage in ("val", "test")
     ]
     unit = "epoch" if results["strategy"] == "Central" else "round"
@@ -37,18 +40,23 @@ def score_lines(results: Mapping[str, Any]) -> list[str]:
     lines += text_table(["", "global model", "client mean", "worst client"], rows)
     each = [s for s in results["test"].get("each_on_global") or [] if s is not None]
     if each:
-        lines.append(f"each client's own model on the global test data: mean {sum(each) / len(each):.4f}")
+        left_out = of_clients(results["test"]["each_on_global"])
+        lines.append(f"each client's own model on the global test data: mean {sum(each) / len(each):.4f}{left_out}")
     undefined = int((results["test"].get("global_metrics") or {}).get("undefined_tasks") or 0)
     if undefined:
         lines.append(f"{undefined} task(s) without a defined test score are left out of the mean")
-    if results["failures"]:
-        last = results["failures"][-1]
-        who = "the server" if last["client"] is None else f"client {last['client']}"
-        lines.append(f"{len(results['failures'])} failure(s), the last: {who}, {unit} {last['round'] + 1}: {last['reason']}")
+    lines += failure_lines(results)
     if results["empty_clients"]:
-        lines.append(f"clients without a training sample: {', '.join(map(str, results['empty_clients']))}")
-    left_out = LeftOut(results["dropped_rows"], results["row_counts"], lost=results["lost_clients"]).line
-    return lines if left_out is None else [*lines, left_out]
+        empty = (name_client(results, client).removeprefix("client ") for client in results["empty_clients"])
+        lines.append(f"clients without a training sample: {', '.join(empty)}")
+    rows_left_out = LeftOut(results["dropped_rows"], results["row_counts"], lost=results["lost_clients"]).line
+    return lines if rows_left_out is None else [*lines, rows_left_out]
+
+
+def _mean(summary: Mapping[str, Any]) -> Any:
+    """The mean over clients, with how many these are where it leaves some out."""
+    left_out = of_clients(summary.get("per_client") or [])
+    return f"{summary['mean']:.4f}{left_out}" if left_out else summary.get("mean")
 
 
 def _cell(value: Any) -> str:

@@ -99,7 +99,7 @@ def test_one_sample_and_no_validation_data_at_all(tmp_path):
     assert fed.results["best_round"] == 1 and fed.results["failures"] == []
     assert fed.results["val"] == {
         "global": None, "mean": None, "worst": None, "per_client": [None, None], "global_metrics": None,
-        "per_client_metrics": [{}, {}],
+        "per_client_metrics": [{}, {}], "undefined": 2,
     }  # fmt: skip
     assert fed.results["test"]["undefined"] == 2
 

@@ -51,6 +51,3 @@ def test_rounds_are_counted_as_people_count(tmp_path):
     assert score_lines(central)[0] == "Central: best epoch 1 of 3 (by validation)"
     undefined = {**fed.results, "val": {**fed.results["val"], "global": None, "mean": None}}
     assert score_lines(undefined)[0] == "FedAvg: round 3 of 3, the last (no validation score to choose by)"
-    failures = [{"client": 1, "round": 0, "reason": "x"}, {"client": None, "round": 2, "reason": "y"}]
-    assert "2 failure(s), the last: the server, round 3: y" in score_lines({**fed.results, "failures": failures})
-    assert "1 failure(s), the last: client 1, round 1: x" in score_lines({**fed.results, "failures": failures[:1]})

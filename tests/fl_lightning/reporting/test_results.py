@@ -94,7 +94,7 @@ def test_the_document_by_hand(tmp_path):
     assert json.loads((folder.path / "results.json").read_text()) == document
     assert (document["metric"], document["mode"], document["best_round"]) == ("auc", "max", 1)
     assert document["seconds"] == {"total": 5.0, "train": 3.0, "overhead": 2.0} and document["peak_rss_mb"] > 1e6
-    assert document["val"] == {"global": 0.5, "mean": None}
+    assert document["val"] == part | {"mean": None}
     assert document["test"] == {"global": 0.5, "mean": None, "undefined": 2, "each_on_global": None}
     assert document["bytes"] == {"up": 0, "down": 0, "by_kind": {}} and document["dropped_rows"] == []
 

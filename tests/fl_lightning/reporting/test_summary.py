@@ -111,6 +111,12 @@ def test_undefined_scores_are_left_out_and_counted(tmp_path):
     assert summary.notes == ["A: the score is undefined in 1 of 3 runs; left out."]
 
 
+def test_a_mean_that_leaves_clients_out_is_said_to(tmp_path):
+    runs = [make(tmp_path, "A", s, per_client=(0.5, None, 0.7) if s else (0.5, 0.6, 0.7)) for s in range(3)]
+    (note,) = summarise_runs(runs).notes
+    assert note.startswith("A: the client mean leaves some clients out in 2 of 3 runs: their score is undefined")
+
+
 def test_a_method_without_validation_data_is_said_to_be_tested_at_its_last_round(tmp_path):
     """FedChem's clients have no validation molecules: LocalOnly has nothing to choose its round by."""
     runs = [make(tmp_path, "A", 0), make(tmp_path, "Alone", 0, strategy="LocalOnly", glob=None, each=[0.5, 0.6], val=None)]
