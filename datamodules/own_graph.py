@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from datamodules.findings import with_remedies
+from datamodules.findings import Finding, with_remedies
 from datamodules.graph import GraphDataModule
 from datamodules.graph_cleaning import clean_graph, set_layout
 from datamodules.graph_loaders import renumber_classes
@@ -25,11 +25,12 @@ from datamodules.sparse import normalize_rows
 from datamodules.split import STAGES
 from datamodules.tables.classes_apart import find_classes_apart
 from datamodules.tables.clients import find_client_folders
-from datamodules.tables.findings import explain_no_edges, find_in_tables, find_missing_classes
+from datamodules.tables.findings import explain_no_edges, find_in_features, find_in_tables, find_missing_classes
 from datamodules.tables.graph_reader import read_graph
 from datamodules.tables.graph_spec import GraphSpec, TrainedFeatures
 from datamodules.tables.graph_tables import GraphTables
 from datamodules.tables.links import UNKNOWN
+from datamodules.tables.measured import list_features
 from datamodules.tables.names import sort_names
 from datamodules.tables.nodes import NodeColumns
 from datamodules.tables.table import TableFormat
@@ -257,7 +258,7 @@ class GraphCSVDataModule(GraphDataModule):
         counts = {"lines": links.lines, **tables.link_counts, "unknown": links.num_unknown, "bad": links.num_bad,
                   "of_dropped_nodes": links.of_dropped}  # fmt: skip
         whole, others = report["labels_whole"], report["findings"]
-        found = find_in_tables(tables, self.spec, sum(whole))
+        found = find_in_tables(tables, self.spec, whole) + self._find_in_features()
         if self.client_names:
             found += find_missing_classes(self.client_names, self.class_names, report["labels"], whole)
             found += find_classes_apart(self.client_names, self.class_names, report["labels"])
@@ -265,6 +266,14 @@ class GraphCSVDataModule(GraphDataModule):
             others = explain_no_edges(others, self.client_names, tables.without_links)
         return {**report, "findings": found + others, "split": self._split_name, "client_names": self.client_names,
                 "class_names": self.class_names, "links": counts, "notices": self.notices}  # fmt: skip
+
+    def _find_in_features(self) -> list[Finding]:
+        """Values that are none, and those of clients that write them otherwise; rows divided by their sum have no unit."""
+        tables, ids = self._tables, self.data.node_id
+        if self.normalize_features or self.spec.features == "degree":
+            return []
+        columns = list_features(self.data.x, tables.features.names, self.spec.features)
+        return find_in_features(tables, columns, ids, self.client_names)
 
 
 def _choose_partition(partition: str | None, client_column: str | None, folders: Sequence[Path], root: str, nodes: str) -> str:

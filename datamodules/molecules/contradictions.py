@@ -13,9 +13,9 @@ import numpy as np
 
 from datamodules.findings import Finding, either, finding, name_first
 from datamodules.molecules.table import MoleculeSet
+from datamodules.tables.measured import NORMAL, robust_deviation
 
 Where = tuple[str, int | None]  # kind and client of a finding
-NORMAL = 1.349  # distance of the quartiles of a normal distribution, in standard deviations
 REMEDIES = {
     True: "Decide which label holds and correct the others, or leave these molecules out: the mean of 0 and 1 is no class.",
     False: "Is it another unit, sign or assay? Correct these rows or leave them out; average the others.",
@@ -65,12 +65,7 @@ def limits(y: np.ndarray, classification: bool) -> np.ndarray:
     """
     if classification:
         return np.zeros(y.shape[1])
-    spreads = []
-    for column in y.T.astype(np.float64):
-        known = column[np.isfinite(column)]
-        low, high = np.quantile(known, (0.25, 0.75)) if len(known) else (0.0, 0.0)
-        spreads.append((high - low) / NORMAL or (float(known.std()) if len(known) else 0.0))
-    return np.array(spreads)
+    return np.array([robust_deviation(column[np.isfinite(column)]) for column in y.T.astype(np.float64)])
 
 
 def _suspects(molecules: MoleculeSet, y: np.ndarray, apart: np.ndarray) -> Iterator[np.ndarray]:

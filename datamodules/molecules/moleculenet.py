@@ -13,8 +13,9 @@ import numpy as np
 from torch_geometric.datasets import MoleculeNet
 
 from datamodules.molecules.datamodule import MoleculeDataModule
-from datamodules.molecules.table import MoleculeSet, MoleculeTable, Origin
+from datamodules.molecules.table import MoleculeSet, MoleculeTable
 from datamodules.rawfiles import find_raw
+from datamodules.tables.origin import Origin
 from datamodules.tables.values import MISSING, with_plain_minus
 
 REGRESSION = ("esol", "freesolv", "lipo")

@@ -23,8 +23,9 @@ from torch_geometric.datasets.qm9 import HAR2EV, KCALMOL2EV, QM9
 from datamodules.molecules.datamodule import MoleculeDataModule
 from datamodules.molecules.moleculenet import label_column, read_csv
 from datamodules.molecules.sdf import geometry_set, read_records, record_name, sdf_blocks
-from datamodules.molecules.table import MoleculeSet, Origin, usable_rows
+from datamodules.molecules.table import MoleculeSet, usable_rows
 from datamodules.rawfiles import TIMEOUT_SECONDS
+from datamodules.tables.origin import Origin
 
 # (name, column of gdb9.sdf.csv, unit, factor to that unit); in PyG's numbering 0-6, 12-15, 11
 TARGETS = (

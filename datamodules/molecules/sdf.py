@@ -22,7 +22,8 @@ from datamodules.molecules.cache import STRINGS, Arrays, cached, content_key, fa
 from datamodules.molecules.packed import PackedMolecules
 from datamodules.molecules.parallel import map_chunks
 from datamodules.molecules.scaffold import murcko_scaffold
-from datamodules.molecules.table import MoleculeSet, Origin
+from datamodules.molecules.table import MoleculeSet
+from datamodules.tables.origin import Origin
 from datamodules.tables.scan import open_bytes
 
 MAX_RECORD = 1 << 26

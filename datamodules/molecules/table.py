@@ -14,30 +14,9 @@ import numpy as np
 
 from datamodules.molecules.encode import encode_table
 from datamodules.molecules.packed import PackedMolecules, pack
+from datamodules.tables.origin import Origin, name_row
 
 POLICIES = ("raise", "drop")
-
-
-@dataclass(frozen=True)
-class Origin:
-    """As what the user knows the rows of a table: file, row in it, id.
-
-    Attributes:
-        files: Names of the files in which the rows stand one after another.
-        sizes: Rows of each.
-        ids: Of all rows; or none.
-    """
-
-    files: Sequence[str]
-    sizes: Sequence[int]
-    ids: Sequence[str] = ()
-
-    def __call__(self, row: int) -> dict[str, Any]:
-        """``id`` if there are ids, ``file`` and ``file_row`` of a row of the whole table."""
-        starts = np.cumsum([0, *self.sizes])
-        number = int(np.searchsorted(starts, row, side="right")) - 1
-        known = {"id": self.ids[row]} if self.ids else {}
-        return {**known, "file": self.files[number], "file_row": row - int(starts[number])}
 
 
 @dataclass(frozen=True)
@@ -94,7 +73,7 @@ class MoleculeSet:
 
     def where(self, position: int) -> str:
         """The row of a molecule as the user knows it: ``sites/a.csv row 3 (id 'A-17')``."""
-        return _where(self.list_row(position))
+        return name_row(self.list_row(position))
 
     def list_row(self, position: int) -> dict[str, Any]:
         """The row of a molecule: ``row``, and what else is known of it (``id``, ``file``, ``file_row``)."""
@@ -156,7 +135,7 @@ def usable_rows(
         for row, reason in enumerate(reasons)
         if reason
     ]
-    shown = "; ".join(f"{_where(drop)} {drop['smiles']!r}: {drop['reason']}" for drop in dropped[:5])
+    shown = "; ".join(f"{name_row(drop)} {drop['smiles']!r}: {drop['reason']}" for drop in dropped[:5])
     more = f" (and {len(dropped) - 5} more)" if len(dropped) > 5 else ""
     if dropped and invalid == "raise":
         raise ValueError(
@@ -170,13 +149,6 @@ def usable_rows(
             "Labels are numbers; classes are 0 and 1."
         )
     return rows, dropped
-
-
-def _where(drop: dict[str, Any]) -> str:
-    """A row as the user knows it."""
-    file = f"{drop['file']} " if "file" in drop else ""
-    name = f" (id {drop['id']!r})" if "id" in drop else ""
-    return f"{file}row {drop.get('file_row', drop['row'])}{name}"
 
 
 def check_policy(invalid: str) -> None:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
 
 from datamodules.findings import Finding, either, finding, remark, tell_if
 from datamodules.tables.features import NodeFeatures
 from datamodules.tables.graph_spec import GraphSpec
 from datamodules.tables.graph_tables import GraphTables
+from datamodules.tables.measured import Measured
 from datamodules.tables.names import is_number, quote, quote_all
+from datamodules.tables.odd_values import find_odd_values
+from datamodules.tables.sites_apart import find_sites_apart
 
 FEW = 0.1
 
 
-def find_in_tables(tables: GraphTables, spec: GraphSpec, labelled: int) -> list[Finding]:
+def find_in_tables(tables: GraphTables, spec: GraphSpec, whole: Sequence[int]) -> list[Finding]:
     """What concerns the files as such.
 
     Args:
         tables: What was read.
         spec: How it was read.
-        labelled: Number of labelled nodes that are trained and scored on.
+        whole: Number of nodes of each class that are trained and scored on, C.
     """
-    classes = len(tables.class_names)
+    labelled, classes, alone = sum(whole), len(tables.class_names), sum(map(bool, whole)) == 1
     repeated = tables.found_links.repeated_ids if spec.clients == "folder" else 0
     nobody = int((tables.owner == -1).sum())
     return [
@@ -30,6 +36,9 @@ def find_in_tables(tables: GraphTables, spec: GraphSpec, labelled: int) -> list[
         *tell_if("many_classes", classes if 4 < labelled < 2 * classes else 0,
                  f"{labelled} labelled nodes have {classes} different labels.",
                  "Is `data.init_args.label_column` right? Measurements must be put into classes first."),
+        *tell_if("constant_labels", labelled if alone else 0,
+                 f"All {labelled} labelled nodes have the class {quote(tables.class_names[whole.index(max(whole))])}: there is "
+                 "nothing to learn.", "Is `data.init_args.label_column` right? Otherwise correct the file."),
         *_find_guesses(tables.features, spec.columns.label),
         *tables.odd_labels,
         *_find_clients_without_nodes(tables),
@@ -42,6 +51,25 @@ def find_in_tables(tables: GraphTables, spec: GraphSpec, labelled: int) -> list[
         *tell_if("no_client", nobody, f"{nobody} {either(nobody, 'node belongs', 'nodes belong')} to no client: in the global "
                  "graph only."),
     ]  # fmt: skip
+
+
+def find_in_features(
+    tables: GraphTables, columns: Iterable[Measured], node_rows: Tensor, clients: Sequence[str]
+) -> list[Finding]:
+    """Features that are no measurements, or that a client writes otherwise than the others.
+
+    Args:
+        tables: What was read.
+        columns: The features, N values each.
+        node_rows: The row of each of the N nodes in the tables, int64 ``(N,)``.
+        clients: K names; none where a partitioner makes the clients.
+    """
+    columns, rows = list(columns), node_rows.tolist()
+    owner = np.full(len(rows), -1)
+    if clients:
+        owner = tables.spread_over_rows(tables.owner, -1)[node_rows].numpy()
+    odd = find_odd_values(columns, owner, lambda node: {"row": rows[node], **tables.origin(rows[node])})
+    return odd + find_sites_apart(columns, owner, clients)
 
 
 def find_missing_classes(

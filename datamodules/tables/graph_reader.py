@@ -27,6 +27,7 @@ from datamodules.tables.graph_spec import GraphSpec
 from datamodules.tables.graph_tables import GraphTables
 from datamodules.tables.links import describe_links
 from datamodules.tables.nodes import NodeTable, read_nodes
+from datamodules.tables.origin import Origin
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ def read_graph(spec: GraphSpec) -> GraphTables:
     _warn(notices)
     offsets = np.cumsum([0, *(len(table.ids) for table in tables.values())])[:-1]
     ids = [name for table in tables.values() for name in table.ids]
+    origin = Origin([str(table.path) for table in tables.values()], [len(table.ids) for table in tables.values()], ids)
     bad_rows = _list_bad_rows(spec, tables, offsets)
     rows = np.concatenate([table.kept + offset for table, offset in zip(tables.values(), offsets, strict=True)])
     if not len(rows):
@@ -63,11 +65,22 @@ def read_graph(spec: GraphSpec) -> GraphTables:
     if spec.columns.split is not None:
         _set_masks(graph, tables)
     return GraphTables(
-        graph=graph, rows=graph.node_id, ids=ids, bad_rows=bad_rows, class_names=class_names, client_names=client_names,
-        row_clients=name_row_clients(spec, tables), owner=owner, features=replace(features, matrices=[]), found_links=found,
-        without_links=find_clients_without_links(spec), link_counts=describe_links(found.links.pairs, len(rows)),
-        odd_labels=odd, notices=notices + found.links.notices,
-    )  # fmt: skip
+        graph=graph,
+        rows=graph.node_id,
+        ids=ids,
+        origin=origin,
+        bad_rows=bad_rows,
+        class_names=class_names,
+        client_names=client_names,
+        row_clients=name_row_clients(spec, tables),
+        owner=owner,
+        features=replace(features, matrices=[]),
+        found_links=found,
+        without_links=find_clients_without_links(spec),
+        link_counts=describe_links(found.links.pairs, len(rows)),
+        odd_labels=odd,
+        notices=notices + found.links.notices,
+    )
 
 
 def _read_tables(spec: GraphSpec) -> dict[str, NodeTable]:

@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from datamodules.findings import Finding
 from datamodules.tables.features import NodeFeatures
 from datamodules.tables.graph_links import GraphLinks
+from datamodules.tables.origin import Origin
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class GraphTables:
             written, ``(2, E)``), ``num_classes``, ``node_id`` (``rows``) and, with a column of splits, masks.
         rows: Each node's row, int64 ``(N,)``.
         ids: All R ids as written, also of rows that are no node; rows of several tables go on.
+        origin: Where each of the R rows comes from.
         bad_rows: ``{"row", "reason", "id", "file"}`` of the rows that are no node.
         class_names: Names of the classes.
         client_names: Names of the clients; none where a partitioner makes them.
@@ -40,6 +42,7 @@ class GraphTables:
     graph: Data = field(default_factory=Data)
     rows: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
     ids: list[str] = field(default_factory=list)
+    origin: Origin = field(default_factory=lambda: Origin((), ()))
     bad_rows: list[dict[str, Any]] = field(default_factory=list)
     class_names: list[str] = field(default_factory=list)
     client_names: list[str] = field(default_factory=list)

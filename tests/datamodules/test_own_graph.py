@@ -435,6 +435,39 @@ def test_numbers_of_customers_and_of_each_shops_rows_are_no_features(tmp_path):
     )
 
 
+VALUES = ("sentinels", "outliers", "scale_differs", "sign_differs", "range_differs", "constant_labels")
+
+
+def of_values(data):
+    return {f["kind"]: f for f in data.report()["findings"] if f["kind"] in VALUES}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_features_that_are_no_measurements_or_in_another_unit_are_told(tmp_path, sparse):
+    random = np.random.default_rng(0)
+    for client, scale in (("north", 1), ("south", 1000), ("web", 1)):
+        (tmp_path / client).mkdir()
+        values = scale * random.normal(5, 1, 20).round(2)
+        values[3] = -999 if client == "web" else values[3]
+        rows = "".join(f"{client}{i},{value},{i % 7},{'xy'[i % 2]}\n" for i, value in enumerate(values))
+        (tmp_path / client / "nodes.csv").write_text("id,f,g,label\n" + rows)
+        (tmp_path / client / "edges.csv").write_text(f"source,target\n{client}1,{client}2\n")
+        np.savez(tmp_path / client / "x.npz", x=values[:, None])
+    found = of_values(own(tmp_path, sparse_features=sparse))
+    assert set(found) == {"sentinels", "scale_differs"} and found["scale_differs"]["client"] == 1
+    assert found["scale_differs"]["message"].startswith("The values of `f` of client 'south' are about 9.7e+02 times")
+    assert found["sentinels"]["message"].endswith(f"{tmp_path / 'web' / 'nodes.csv'} row 3 (id 'web3').")
+    assert found["sentinels"]["rows"] == [{"row": 43, "id": "web3", "file": str(tmp_path / "web" / "nodes.csv"), "file_row": 3}]
+    matrix = of_values(own(tmp_path, features="x.npz"))
+    assert matrix["scale_differs"]["message"].startswith("The values in column 0 of `x.npz` of client 'south'")
+    assert of_values(own(tmp_path, features="degree")) == of_values(own(tmp_path, normalize_features=True)) == {}
+
+
+def test_a_graph_of_a_single_class_is_told(tmp_path):
+    found = of_values(guessing(tmp_path, {"noise": lambda i: i * 37 % 11}, label=lambda i: "a"))
+    assert found["constant_labels"]["message"] == "All 60 labelled nodes have the class 'a': there is nothing to learn."
+
+
 def test_odd_labels_are_named_by_row(tmp_path):
     noise = {"noise": lambda i: i * 37 % 11}
     data = guessing(tmp_path, noise, label=lambda i: "7" if i == 41 else "ab"[i % 2])

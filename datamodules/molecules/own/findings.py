@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from datamodules.findings import Finding, either, name_first, remark, tell_if
-from datamodules.molecules.own.labels import apart_findings, class_findings, scale_findings
+from datamodules.molecules.own.labels import apart_findings, class_findings
 from datamodules.molecules.own.reader import OWNER, MoleculeTables
 from datamodules.molecules.own.spec import MoleculeSpec
 from datamodules.molecules.table import MoleculeSet
+from datamodules.tables.measured import Measured
+from datamodules.tables.odd_values import find_odd_values
+from datamodules.tables.sites_apart import find_constants, find_sites_apart
 
 
 def own_findings(spec: MoleculeSpec, tables: MoleculeTables, molecules: MoleculeSet, clients: Sequence[str]) -> list[Finding]:
@@ -41,12 +44,30 @@ def own_findings(spec: MoleculeSpec, tables: MoleculeTables, molecules: Molecule
         found += tables.guessed.findings()
     if tables.task == "regression" and not spec.task_is_given:
         found += class_findings(y, molecules.task_names, molecules.where)
+    owner = _number_owners(molecules, clients)
+    found += _find_in_labels(molecules, owner, clients, tables.task == "regression")
     if clients:
-        index = {name: number for number, name in enumerate(clients)}
-        owner = np.array([index[name] for name in molecules.columns[OWNER]])
-        found += scale_findings(y, owner, clients, molecules.task_names) if tables.task == "regression" else []
         found += apart_findings(y, owner, clients, molecules.task_names) if tables.guessed is not None else []
     return found
+
+
+def _number_owners(molecules: MoleculeSet, clients: Sequence[str]) -> np.ndarray:
+    """Number of each molecule's client, ``(M,)``, -1 where a partitioner makes them."""
+    index = {name: number for number, name in enumerate(clients)}
+    return np.array([index.get(name, -1) for name in molecules.columns[OWNER]], dtype=np.int64)
+
+
+def _find_in_labels(molecules: MoleculeSet, owner: np.ndarray, clients: Sequence[str], regression: bool) -> list[Finding]:
+    """Labels that are all the same; and measurements that are none, or that a client writes otherwise."""
+    y = molecules.packed.y.numpy().T
+    columns = [Measured(f"labels of `{name}`", own) for name, own in zip(molecules.task_names, y, strict=True)]
+    if not regression:
+        return find_constants(columns, owner, ())  # of one client alone it is `one_class`
+    return [
+        *find_constants(columns, owner, clients),
+        *find_odd_values(columns, owner, molecules.list_row),
+        *find_sites_apart(columns, owner, clients),
+    ]
 
 
 def _find_repeated_ids(ids: Sequence[str], molecules: MoleculeSet) -> list[Finding]:

@@ -147,38 +147,6 @@ def units_of(names: Sequence[str], given: Mapping[str, str] | None) -> tuple[lis
     return units, notices
 
 
-def scale_findings(y: np.ndarray, owner: np.ndarray, clients: Sequence[str], names: Sequence[str]) -> list[Finding]:
-    """Clients whose labels are about 1000 (or a power of it) times the others': another unit, most likely.
-
-    Args:
-        y: Labels ``(M, T)``.
-        owner: Number of each row's client.
-        clients: Their names.
-        names: T names.
-    """
-    found = []
-    for task, name in enumerate(names):
-        for client, called in enumerate(clients):
-            mine, others = (y[where, task] for where in (owner == client, owner != client))
-            mine, others = (np.abs(part[np.isfinite(part) & (part != 0)]) for part in (mine, others))
-            if min(len(mine), len(others)) < 5:
-                continue
-            ratio = float(np.median(mine) / np.median(others))
-            thousands = np.log10(ratio) / 3
-            if abs(round(thousands)) >= 1 and abs(thousands - round(thousands)) < 1 / 6:
-                found.append(
-                    finding(
-                        "scale_differs",
-                        client,
-                        len(mine),
-                        f"The labels of `{name}` of client {called!r} are "
-                        f"about {ratio:.2g} times those of the others (medians): is it another unit?",
-                        "Convert them in the file.",
-                    )
-                )
-    return found
-
-
 def apart_findings(y: np.ndarray, owner: np.ndarray, clients: Sequence[str], names: Sequence[str]) -> list[Finding]:
     """Tasks of which no row and no client has both: one measurement that clients call by two names, perhaps.
 

@@ -18,9 +18,10 @@ from datamodules.molecules.own.labels import guess_task, units_of
 from datamodules.molecules.own.spec import METRICS, MoleculeSpec
 from datamodules.molecules.own.targets import GuessedTasks, guess_tasks
 from datamodules.molecules.sdf import geometry_set, read_records, record_name
-from datamodules.molecules.table import MoleculeSet, MoleculeTable, Origin, molecule_set, usable_rows
+from datamodules.molecules.table import MoleculeSet, MoleculeTable, molecule_set, usable_rows
 from datamodules.predicted import PredictedRows
 from datamodules.tables.names import find_spelling, quote_all
+from datamodules.tables.origin import Origin
 from datamodules.tables.values import count_blank_words, decimal_mark, parse_numbers
 
 OWNER = "client"  # column of a molecule set that names each molecule's client

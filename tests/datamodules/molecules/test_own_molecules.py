@@ -71,6 +71,20 @@ def test_one_decimal_point_among_commas_costs_its_own_row_alone(tmp_path):
     )
 
 
+def test_labels_in_kelvin_sentinels_and_constants_are_told_by_site_and_row(tmp_path):
+    for site, zero in (("a", 0.0), ("b", 0.0), ("c", 273.15)):
+        rows = "".join(
+            f"{'C' * (1 + i)}O,{site}{i},{zero + i * 37 % 50 + 0.5},{7 if site == 'b' else i / 8}\n" for i in range(20)
+        )
+        (tmp_path / f"{site}.csv").write_text("smiles,code,mp,s\n" + rows.replace(",7.5,", ",-999,", site == "b"))
+    found = ready(files=str(tmp_path), **ALL).report()["findings"]
+    found = {(f["kind"], f["client"]): f for f in found}
+    assert "labels of `mp` of client 'c'" in found["range_differs", 2]["message"] and ("range_differs", 0) not in found
+    assert "labels of `s` of client 'b' are 7;" in found["constant_labels", 1]["message"]
+    (row,) = found["sentinels", None]["rows"]
+    assert row["id"] in found["sentinels", None]["message"] and row["file"].endswith("b.csv")
+
+
 def test_repeated_ids_and_a_label_of_two_names_are_told_by_row(tmp_path):
     for site, label in (("a", "pAct"), ("b", "activity")):
         rows = "".join(f"{site if i < 9 else 'x'}{i % 8},{'C' * i}{'O' * (site == 'b')},{i / 4}\n" for i in range(1, 12))

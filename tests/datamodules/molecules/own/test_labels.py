@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from datamodules.molecules.own.labels import apart_findings, class_findings, guess_task, scale_findings
+from datamodules.molecules.own.labels import apart_findings, class_findings, guess_task
 
 
 def test_a_client_with_labels_of_another_type_is_named():
@@ -58,13 +58,3 @@ def test_one_measurement_under_two_names_is_asked_for():
     )
     y[1, 1] = 6
     assert apart_findings(y, owner, clients, names) == []
-
-
-def test_a_client_in_another_unit_is_found():
-    random = np.random.default_rng(0)
-    y = random.lognormal(size=(60, 1))
-    owner = np.repeat([0, 1, 2], 20)
-    assert scale_findings(y, owner, ["a", "b", "c"], ["ic50"]) == []
-    y[owner == 1] *= 1000
-    (found,) = scale_findings(y, owner, ["a", "b", "c"], ["ic50"])
-    assert found["kind"] == "scale_differs" and found["client"] == 1 and "client 'b'" in found["message"]
