@@ -127,7 +127,7 @@ def test_a_metric_that_is_nan_is_undefined_never_a_score(tmp_path):
     fed = federate(tmp_path, NanMetric, data, trainer={"logger": True})
     assert fed.results["val"] == {
         "global": None, "mean": 7.0, "worst": 8.0, "per_client": [8.0, None, 6.0], "global_metrics": {"loss": None},
-        "per_client_metrics": [{"loss": 8.0}, {"loss": None}, {"loss": 6.0}],
+        "per_client_metrics": [{"loss": 8.0}, {"loss": None}, {"loss": 6.0}], "undefined": 1,
     }  # fmt: skip
     assert fed.results["test"]["per_client"] == [1.0, None, 1.0] and fed.results["test"]["undefined"] == 1
     assert "nan" not in (fed.run_dir / "metrics.csv").read_text()
