@@ -34,16 +34,16 @@ class NodeFeatures:
         names: F names; none for a matrix.
         matrices: CSR ``(N, F)`` of each table, all in the same columns; none where the links give them.
         set_aside: Columns that only count or name the rows, with the reason: no features.
-        codes: Columns that are the label in other words: no features.
-        determining: Features that determine the label by themselves.
+        codes: Columns that are the label in other words, and how well they tell it: no features.
+        determining: Features that tell the label by themselves, and how well.
         notices: What was found out instead of given.
     """
 
     names: list[str] = field(default_factory=list)
     matrices: list[sp.csr_matrix] = field(default_factory=list)
     set_aside: dict[str, str] = field(default_factory=dict)
-    codes: list[str] = field(default_factory=list)
-    determining: list[str] = field(default_factory=list)
+    codes: dict[str, str] = field(default_factory=dict)
+    determining: dict[str, str] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
 
@@ -86,9 +86,9 @@ def _leave_out_label(found: NodeFeatures, tables: Mapping[str, NodeTable], label
         return
     x = sp.vstack([_choose_columns(t.x, t.feature_names, found.names) for t in tables.values()], format="csr")
     labels = [text for table in tables.values() for text in table.label]
-    values, classes = determining_columns(x, found.names, labels), len(set(labels) - {""})
-    found.codes = [name for name, number in values.items() if is_label_code(name, number, label, classes)]
-    found.determining = [name for name in values if name not in found.codes]
+    told, classes = determining_columns(x, found.names, labels), len(set(labels) - {""})
+    found.codes = {name: str(own) for name, own in told.items() if is_label_code(name, own, label, classes)}
+    found.determining = {name: str(own) for name, own in told.items() if name not in found.codes}
     found.names = [name for name in found.names if name not in found.codes]
 
 

@@ -162,16 +162,30 @@ def _find_guesses(features: NodeFeatures, label: str | None) -> list[Finding]:
     """What guessing the features has left out, and what it has left in."""
     aside, codes, determining = features.set_aside, features.codes, features.determining
     reasons = "; ".join(f"`{name}` {reason}" for name, reason in list(aside.items())[:5])
-    each = "each value has nodes of one class only"
     name_all = "Name the features in `data.init_args.features`: then nothing is guessed, and whatever is named is one."
     return [
         *tell_if("guessed_ids", len(aside), f"{quote_all(list(aside))}: no feature ({reasons}).", name_all),
-        *tell_if("label_in_features", len(codes), f"{quote_all(codes)}: no feature, since it is {label!r} in other words "
-                 f"({each}).", name_all),
-        *tell_if("feature_determines_label", len(determining), f"{quote_all(determining)}: a feature that determines {label!r} "
-                 f"by itself ({each}). Would a new node have it?", "Name the features in `data.init_args.features`, without it "
-                 "if it is known only once the class is."),
-    ]  # fmt: skip
+        *tell_if(
+            "label_in_features",
+            len(codes),
+            f"{quote_all(list(codes))}: no feature, since it is {label!r} in other words ({_tell_how(codes)}).",
+            name_all,
+        ),
+        *tell_if(
+            "feature_determines_label",
+            len(determining),
+            f"{quote_all(list(determining))}: a feature that determines {label!r} by itself ({_tell_how(determining)}). Would "
+            "a new node have it?",
+            "Name the features in `data.init_args.features`, without it if it is known only once the class is.",
+        ),
+    ]
+
+
+def _tell_how(columns: Mapping[str, str]) -> str:
+    """How well columns tell the class: in one word if all do it alike."""
+    if len(set(columns.values())) == 1:
+        return next(iter(columns.values()))
+    return "; ".join(f"`{name}`: {how}" for name, how in list(columns.items())[:5])
 
 
 def find_odd_labels(labels: Sequence[str], where: Callable[[int], str], column: str) -> list[Finding]:

@@ -17,10 +17,12 @@ THING_WORDS = frozenset(("customer", "client", "patient", "subject", "person", "
                          "molecule", "substance", "structure", "ligand", "sample", "batch", "lot", "barcode"))  # fmt: skip
 FEWEST = 10  # rows: of fewer, whole numbers in a row prove nothing
 RUN = 50  # rows that go on by one each, wherever they start
-NEARLY = 0.95  # of the rows have a number of their own: an id may be there twice
+NEARLY = 0.95  # of the rows have a number of their own: an id may be there twice; of a count, a damaged row may be missing
 DIGITS, THING_DIGITS = 6, 3  # measurements seldom have so many, in whole numbers; with the name of a thing fewer do
 SPAN = 100.0  # between most ids of one kind; counts (inhabitants, visits) differ by more
 ROUND = 0.5  # of the numbers end with a zero: rounded, and so measured
+DATE_WORDS = frozenset(("date", "datetime", "timestamp", "year", "batch", "lot", "plate"))
+UNIT = re.compile(r"[\[(][^\])]*[\])]\s*$")
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -32,7 +34,8 @@ def counter_or_id(name: str, values: Sequence[float] | np.ndarray, owners: np.nd
     - its name ends in ``id``, ``CID`` or the like (``customer_id``, ``PubChem CID``, ``row_number``), also where they repeat;
     - its name ends in ``no``, ``num``, ``index`` or the like, and (nearly) no number repeats;
     - its name ends in what is numbered (``customer``, ``compound``), and (nearly) no number of three digits or more repeats;
-    - it counts: 0 to n - 1 or 1 to n in any order, or rows that go on by one each;
+    - it counts: 0 to n - 1 or 1 to n in any order, or rows that go on by one each, where a few may be missing;
+    - its numbers are dates (20240131);
     - numbers have six digits or more, (nearly) none repeats, and they are neither round nor as far apart as counts are.
 
     Args:
@@ -51,6 +54,22 @@ def counter_or_id(name: str, values: Sequence[float] | np.ndarray, owners: np.nd
         starts = np.flatnonzero(np.diff(owners[order], prepend=-1))  # of whom nobody has is before the first
         reason = reason_at_each(name, np.split(numbers[order], starts)[1:])
     return reason
+
+
+def date_or_batch(name: str, values: Sequence[float] | np.ndarray) -> str | None:
+    """Why a column says when or with what something was measured, and so is no label, unless somebody says so.
+
+    Args:
+        name: Of the column; a unit in brackets at its end (``half-life [year]``) does not count.
+        values: Its numbers, ``nan`` where there is none.
+    """
+    words = [word.lower() for word in WORDS.findall(UNIT.sub("", name))]
+    while len(words) > 1 and (words[-1] in NUMBER_WORDS or words[-1] in ID_WORDS or words[-1].isdigit()):
+        words.pop()  # `batch_no`
+    if words[:1] == ["date"] or (words and words[-1] in DATE_WORDS and words[-2:-1] != ["per"]):
+        return "is a date or a batch by its name"
+    numbers = np.asarray(values, dtype=np.float64)
+    return "has dates" if _are_dates(numbers[np.isfinite(numbers)]) else None
 
 
 def number_owners(clients: Sequence[str]) -> np.ndarray:
@@ -107,10 +126,13 @@ def _reason_by_name(name: str, numbers: np.ndarray, distinct: np.ndarray) -> str
 
 
 def _reason_by_numbers(numbers: np.ndarray, distinct: np.ndarray) -> str | None:
+    first, last, gaps = distinct[0], distinct[-1], np.ptp(distinct) + 1 > len(distinct)
     if len(numbers) >= FEWEST and _counts(numbers):
-        return f"counts the rows ({distinct[0]:.0f} to {distinct[-1]:.0f}, each once)"
-    if len(numbers) >= RUN and (np.diff(numbers) == 1).all():
-        return f"goes on by 1 from row to row ({numbers[0]:.0f} to {numbers[-1]:.0f})"
+        return f"counts the rows ({first:.0f} to {last:.0f}, {'nearly ' * bool(gaps)}each once)"
+    if len(numbers) >= RUN and (np.diff(numbers) > 0).all() and len(numbers) >= NEARLY * (last - first + 1):
+        return f"goes on by 1 from row to row ({first:.0f} to {last:.0f}{', with gaps' * bool(gaps)})"
+    if len(numbers) >= FEWEST and _are_dates(numbers):
+        return "has dates"
     if len(numbers) < FEWEST or len(distinct) < NEARLY * len(numbers) or not _has_digits(numbers, DIGITS):
         return None
     low, high = np.quantile(numbers, (0.05, 0.95))
@@ -121,9 +143,20 @@ def _reason_by_numbers(numbers: np.ndarray, distinct: np.ndarray) -> str | None:
 
 
 def _counts(numbers: np.ndarray) -> bool:
-    """Whether these are 0 to n - 1 or 1 to n, each once, in any order."""
+    """Whether these are 0 to n - 1 or 1 to n in any order, each once, but for a few that damaged rows have left out."""
     ordered = np.sort(numbers)
-    return ordered[0] in (0, 1) and bool((np.diff(ordered) == 1).all())
+    if ordered[0] < 0 or (np.diff(ordered) < 1).any():
+        return False
+    whole = ordered[-1] - min(ordered[0], 1) + 1
+    return bool(whole - len(ordered) <= 1 or len(ordered) >= NEARLY * whole)
+
+
+def _are_dates(numbers: np.ndarray) -> bool:
+    """Whether nearly all of these finite numbers are days of the years 1900 to 2100, as in 20240131; 00 = not known."""
+    if not len(numbers) or (numbers != np.round(numbers)).any():
+        return False
+    year, month, day = numbers // 10_000, numbers // 100 % 100, numbers % 100
+    return bool(((year >= 1900) & (year <= 2100) & (month <= 12) & (day <= 31)).mean() >= NEARLY)
 
 
 def _has_digits(numbers: np.ndarray, digits: int) -> bool:

@@ -403,6 +403,10 @@ def test_a_feature_that_separates_two_classes_is_told_and_kept(tmp_path):
     assert data.feature_names == ["age", "noise"]
     told = suspicions(data)["feature_determines_label"]["message"]
     assert told.startswith("'age': a feature that determines 'label' by itself")
+    slips = guessing(tmp_path, {"code": lambda i: 9 if i == 7 else i % 3 + 1, "noise": lambda i: i * 37 % 11}, size=90)
+    assert slips.feature_names == ["noise"] and "other words (it tells" not in suspicions(slips)["label_in_features"]["message"]
+    wrong = guessing(tmp_path, {"code": lambda i: 1 if i in (7, 8) else i % 3 + 1, "noise": lambda i: i * 37 % 11}, size=90)
+    assert "other words (it tells the class of 88 of 90 nodes)" in suspicions(wrong)["label_in_features"]["message"]
     spread = guessing(tmp_path, {"age": lambda i: i % 2 + i % 20}, label=lambda i: "ab"[i % 2])  # 21 values: three nodes each
     assert suspicions(spread) == {}
     few = guessing(tmp_path, {"rare": lambda i: int(i < 4)}, label=lambda i: "ab"[i < 4])  # four nodes: chance may do it

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datamodules.findings import Finding, finding
-from datamodules.tables.guessing import counter_or_id, number_owners, reason_at_each
+from datamodules.tables.guessing import counter_or_id, date_or_batch, number_owners, reason_at_each
 from datamodules.tables.names import fold
 
 NO_COUNT = (5.0, 3.0, 9.0)  # whole numbers of which only a name can say that they are ids
@@ -65,7 +65,7 @@ def guess_tasks(
     """What is learnt of the columns of numbers in each file.
 
     A column is a counter or an id (``counter_or_id``) if it is one over all rows, in each file or at each client. One that only
-    counts, by its numbers and not by its name, is learnt all the same if nothing else is left.
+    counts, by its numbers and not by its name, is learnt all the same if nothing else is left; dates and batches never are.
 
     Args:
         found: By file (a client, as a rule), by name of a column, its numbers, ``nan`` where there is none.
@@ -74,17 +74,21 @@ def guess_tasks(
     Raises:
         ValueError: As :func:`agreed_tasks`.
     """
-    left_out = {}
+    left_out, dated = {}, set()
     for name in dict.fromkeys(name for columns in found.values() for name in columns):
         parts = [columns[name] for columns in found.values() if name in columns]
         clients = [client for file, texts in (owners or {}).items() if name in found[file] for client in texts]
         numbers = None if owners is None else number_owners(clients)
-        reason = counter_or_id(name, np.concatenate(parts), numbers) or reason_at_each(name, parts)
+        date = date_or_batch(name, np.concatenate(parts))
+        reason = date or counter_or_id(name, np.concatenate(parts), numbers) or reason_at_each(name, parts)
+        dated |= {name} if date else set()
         if reason:
             left_out[name] = reason
     doubtful = {}
     if all(name in left_out for columns in found.values() for name in columns):
-        doubtful = {name: reason for name, reason in left_out.items() if counter_or_id(name, NO_COUNT) is None}
+        doubtful = {
+            name: reason for name, reason in left_out.items() if counter_or_id(name, NO_COUNT) is None and name not in dated
+        }
         left_out = {name: reason for name, reason in left_out.items() if name not in doubtful}
     tasks = agreed_tasks({client: [name for name in columns if name not in left_out] for client, columns in found.items()})
     return GuessedTasks(tasks, left_out, doubtful)

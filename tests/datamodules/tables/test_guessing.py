@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from datamodules.tables.guessing import counter_or_id, number_owners
+from datamodules.tables.guessing import counter_or_id, date_or_batch, number_owners
 
 ROWS = np.arange(60.0)
 SIX = np.random.default_rng(0).choice(np.arange(100_000.0, 1_000_000), 60, replace=False)
@@ -18,6 +18,13 @@ COUNTS = np.exp(np.random.default_rng(0).normal(13, 2, 60)).round()  # of inhabi
         ("x", ROWS[:10], "counts the rows (0 to 9, each once)"),
         ("x", np.where(ROWS == 59, np.nan, ROWS), "counts the rows (0 to 58, each once)"),
         ("x", ROWS + 501, "goes on by 1 from row to row (501 to 560)"),
+        # Damaged rows have left some numbers out: up to a twentieth, and one of a few.
+        ("x", np.where(np.isin(ROWS, (4, 30, 59)), np.nan, ROWS), "counts the rows (0 to 58, nearly each once)"),
+        ("x", ROWS[:12][ROWS[:12] != 5][::-1], "counts the rows (0 to 11, nearly each once)"),
+        ("x", ROWS + 2, "counts the rows (2 to 61, each once)"),
+        ("x", np.delete(ROWS, (7, 30)) + 501, "goes on by 1 from row to row (501 to 560, with gaps)"),
+        ("x", 20240100.0 + ROWS % 9, "has dates"),
+        ("x", [19991231] * 10 + [20240131, 20240229], "has dates"),
         ("customer_id", [7, 7, 8, 9], "is an id by its name"),  # a customer with two rows
         ("PubChem CID", 10000 + 7 * ROWS, "is an id by its name"),
         ("CustomerID", 10000 + 7 * ROWS, "is an id by its name"),
@@ -45,6 +52,9 @@ def test_counters_and_ids(name, values, reason):
         ("income", 1000 + ROWS[:30]),
         ("age", ROWS % 30),
         ("x", np.where(ROWS == 30, 31, ROWS)),  # one repeats
+        ("x", ROWS[ROWS % 10 != 3]),  # a tenth is missing
+        ("x", np.delete(ROWS, range(0, 60, 12)) + 501),
+        ("x", 20241300.0 + 100 * (ROWS % 9)),  # no months
         ("number", ROWS % 30),  # a measurement: it repeats
         ("num_atoms", 7 * ROWS),
         ("valid", ROWS % 5),
@@ -79,9 +89,24 @@ def test_what_counts_the_rows_of_each_client_is_a_counter():
     mixed = np.random.default_rng(0).permutation(60)
     assert counter_or_id("x", rows[mixed], owners[mixed]).startswith("counts the rows (0 to 29")
     blank = np.where(np.arange(60) == 7, np.nan, rows)
-    assert counter_or_id("x", blank, owners) is None  # the first client has no 7
+    assert counter_or_id("x", blank, owners) == "counts the rows (0 to 29, nearly each once), at each client"  # there is no 7
+    several = np.where(np.isin(np.arange(60), (7, 8, 9)), np.nan, rows)
+    assert counter_or_id("x", several, owners) is None
     assert counter_or_id("x", np.where(owners == 2, 50.0, rows), owners) is None
     assert counter_or_id("x", np.where(owners == 1, 7 * rows, rows), owners) is None
     nobody = np.where(owners == 2, -1, owners)
     assert counter_or_id("x", np.where(owners == 2, 50.0, rows), nobody).endswith("at each client")
     assert counter_or_id("x", rows[:9], np.arange(9) // 3) is None  # too few rows to tell
+
+
+@pytest.mark.parametrize(
+    "name", ["date", "Year", "assay_date", "dateMeasured", "batch", "batch_no", "Plate ID", "plate 2", "lot", "year [CE]"]
+)
+def test_dates_and_batches_by_name(name):
+    assert date_or_batch(name, ROWS / 3) == "is a date or a batch by its name"
+
+
+@pytest.mark.parametrize("name", ["y", "half_life [year]", "cost_per_year", "batch_yield", "plate_count", "update", "id", ""])
+def test_labels_that_only_look_like_dates_and_batches(name):
+    assert date_or_batch(name, ROWS / 3) is None
+    assert date_or_batch(name, [20240131, np.nan]) == "has dates"
