@@ -31,6 +31,7 @@ from fl_lightning.reporting.run_folder import RunFolder
 from fl_lightning.reporting.run_lock import RunLock
 from fl_lightning.reporting.scores import summarise
 from fl_lightning.reporting.unscored import Unscored
+from fl_lightning.reporting.untested import Untested
 
 
 def fit_centrally(
@@ -82,9 +83,13 @@ def fit_centrally(
     build_layers(module, getattr(datamodule, "schema", None), seed)
     chooses = Monitor.of(module, monitor, monitor_mode)
     local_args = {key: trainer_args.get(key) for key in ("accelerator", "precision")}
-    logged = Rehearsal(module, local_args, seed).logged_in_validation([datamodule], chooses.metric)
+    rehearsal = Rehearsal(module, local_args, seed)
+    logged = rehearsal.logged_in_validation([datamodule], chooses.metric)
     Unscored(module, "epoch").tell(logged)
     chooses.check(logged)
+    chooses.tell_guess()
+    untested = Untested(module, chooses.metric, [datamodule])
+    untested.tell(rehearsal.logged_in_tests([datamodule], chooses.metric))
     stock: Any = trainer  # Lightning's connectors set attributes that its type does not have
     scratch = bool(stock.fast_dev_run) or not first_rank()
     with RunLock() as lock:
@@ -125,6 +130,7 @@ def fit_centrally(
             }  # fmt: skip
 
         chosen = last = score(max(epochs - 1, 0))
+        untested.tell([last["test"]["global_metrics"], *last["test"]["per_client_metrics"]])
         best_epoch = epochs - 1 if best.epoch is None else best.epoch
         if best.weights:
             module.load_state_dict(best.weights)

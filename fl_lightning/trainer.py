@@ -233,7 +233,7 @@ class _Run:
         self.state = files.go_on(strategy, self.engine, self.federation)
         if self.state.is_new:
             self.all.list_statistics(self.federation.ledger, told.run)
-        self.watching = Watching(module, settings.early_stopping, self.monitor, self.state)
+        self.watching = Watching(module, settings.early_stopping, self.monitor, self.state, self.all.data_here)
         self.failures = Failures(names_of(self.all.data), self.federation.failures)
         self.before = self.state.total_seconds
         self.progress = Progress(trainer.progress)
@@ -301,7 +301,7 @@ class _Run:
             self.all.module, trainer.trainer_args, trainer.seed, settings.fast_loops, settings.clock_rounds, apart
         )
         rehearsal.check(self.all.training_here)
-        self.watching.rehearse(rehearsal, self.all.data_here)
+        self.watching.rehearse(rehearsal)
 
     def tell_failures(self) -> None:
         """Warn of clients that have failed for the first time."""
@@ -316,6 +316,7 @@ class _Run:
         """Score the last round and the best one, write results.json, leave the best global model in the module."""
         best, strategy = self.state.best, self.strategy
         last = self.evaluation.summaries(("val", "test"), self.state.last_round, tolerant=True)
+        self.watching.tell_tested(last["test"])
         chosen = last
         if best.checkpoint not in (None, f"round_{self.state.round - 1:05d}") and best.round is not None:
             source = self.files.checkpoints.directory / str(best.checkpoint)

@@ -12,6 +12,7 @@ from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.reporting.monitor import Monitor
 from fl_lightning.reporting.unscored import Unscored
+from fl_lightning.reporting.untested import Untested
 from fl_lightning.run_state import RunState
 
 
@@ -23,31 +24,44 @@ class Watching:
         stop: When the run ends early, if it may.
         monitor: What chooses the best round: what early stopping watches where it names nothing.
         state: The run's state.
+        data: The data that are known here, on which rehearsals try.
     """
 
-    def __init__(self, module: Any, stop: EarlyStopping | None, monitor: Monitor, state: RunState) -> None:
+    def __init__(
+        self,
+        module: Any,
+        stop: EarlyStopping | None,
+        monitor: Monitor,
+        state: RunState,
+        data: Sequence[L.LightningDataModule],
+    ) -> None:
         self._kind, self._stop, self._monitor, self._state = type(module).__name__, stop, monitor, state
-        self._unscored = Unscored(module)
+        self._data, self._unscored, self._untested = data, Unscored(module), Untested(module, monitor.metric, data)
         self.stopping: Monitor | None = None
         if stop is not None:
             own = Monitor.of(module, stop.metric or monitor.metric, stop.mode or (None if stop.metric else monitor.mode))
             source, typed = ("early_stopping", stop.metric) if stop.metric else (monitor.source, monitor.typed)
-            self.stopping = Monitor(own.metric, own.mode, self._kind, source, typed)
+            self.stopping = Monitor(own.metric, own.mode, self._kind, source, typed, own.is_guessed and bool(stop.metric))
 
-    def rehearse(self, rehearsal: Rehearsal, data: Sequence[L.LightningDataModule]) -> None:
-        """Is what is watched logged in validation? Told before round 1.
+    def rehearse(self, rehearsal: Rehearsal) -> None:
+        """Is what is watched logged in validation, and what chooses the best round in tests, too? Told before round 1.
 
         Args:
-            rehearsal: Tries validations.
-            data: On which they are tried.
+            rehearsal: Tries validations and tests.
 
         Raises:
-            ValueError: If other metrics are.
+            ValueError: If other metrics are logged in validation.
         """
         for watched in filter(None, (self._monitor, self.stopping)):
-            logged = rehearsal.logged_in_validation(data, watched.metric)
+            logged = rehearsal.logged_in_validation(self._data, watched.metric)
             self._unscored.tell(logged)
             watched.check(logged)
+            watched.tell_guess()
+        self._untested.tell(rehearsal.logged_in_tests(self._data, self._monitor.metric))
+
+    def tell_tested(self, test: Mapping[str, Any]) -> None:
+        """Say what is missing in the summary of a test, if it was not known before round 1."""
+        self._untested.tell([test["global_metrics"], *test["per_client_metrics"]])
 
     def remember(self, val: Mapping[str, Any], round: int) -> None:
         """Keep what a validation gave.

@@ -246,12 +246,20 @@ class Rehearsal:
     def logged_in_validation(self, data: Iterable[L.LightningDataModule], wanted: str) -> list[Mapping[str, float] | None]:
         """Validation metrics of the untrained model on these data, up to the first that have the wanted one: as a rule one.
         Nothing if the module cannot be evaluated now."""
-        probe = self._probe()
+        return self._logged("val", self._probe(), data, wanted)
+
+    def logged_in_tests(self, data: Iterable[L.LightningDataModule], wanted: str) -> list[Mapping[str, float] | None]:
+        """The same of tests. One batch of each is enough: it is the names that are asked for."""
+        return self._logged("test", self._trainer_of(copy.deepcopy(self._module), limit_test_batches=1), data, wanted)
+
+    def _logged(
+        self, stage: str, probe: LocalTrainer, data: Iterable[L.LightningDataModule], wanted: str
+    ) -> list[Mapping[str, float] | None]:
         seen: list[Mapping[str, float] | None] = []
         for one in data:
             try:
                 with _untouched(one), stream(self._seed, "monitor", 0):
-                    seen.append(probe.evaluate(one, "val"))
+                    seen.append(probe.evaluate(one, stage))
             except Exception:  # noqa: BLE001  a module may need what only a round gives it; the first validation tells
                 return []
             if wanted in (seen[-1] or {}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,14 @@ from fl_lightning.engine.names import without_stage
 from fl_lightning.reporting.scores import of_clients, summarise
 
 LESS_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "rmsd", "nll", "perplexity", "entropy", "brier", "deviance")
+"""Parts of the names of metrics of which less is better."""
+MORE_IS_BETTER = (
+    "acc", "auc", "auroc", "auprc", "precision", "recall", "f1", "fscore", "dice", "jaccard", "iou", "kappa", "mcc", "matthews",
+    "r2", "r_squared", "pearson", "spearman", "kendall", "corr", "concordance", "cindex", "ndcg", "mrr", "hit", "sensitivity",
+    "specificity", "top", "likelihood", "elbo", "psnr", "ssim", "bleu", "rouge", "explained_variance",
+)  # fmt: skip
+"""Parts of those of which more is better beyond doubt; of all others it is a guess, and said to be one."""
+LOG = logging.getLogger("fl_lightning")
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,7 @@ class Monitor:
         source: Who named it: ``"federation"`` (``federation.monitor``), ``"module"`` (its ``monitor``), ``"early_stopping"``
             (``federation.early_stopping.metric``), ``"scheduler"`` (a plateau scheduler) or ``"default"``.
         typed: The name as they wrote it (``val/accuracy``), for messages.
+        is_guessed: Whether nobody has said the mode, and the name does not tell it either.
     """
 
     metric: str
@@ -30,6 +40,7 @@ class Monitor:
     module: str = "LightningModule"
     source: str = "default"
     typed: str | None = None
+    is_guessed: bool = False
 
     @classmethod
     def of(cls, module: Any, monitor: str | None = None, mode: str | None = None) -> Monitor:
@@ -49,11 +60,20 @@ class Monitor:
         where = "`federation.monitor_mode`"
         if mode is None and metric == own:
             mode, where = getattr(module, "monitor_mode", None), f"`{kind}.monitor_mode`"
+        is_guessed = mode is None and not _tells(metric, (*LESS_IS_BETTER, *MORE_IS_BETTER))
         if mode is None:
             mode = mode_by_name(metric)
         if mode not in ("min", "max"):
             raise ValueError(f"{where} is {mode!r}; write `min` (less is better) or `max`.")
-        return cls(metric, mode, kind, "federation" if monitor else "default" if own is None else "module", typed)
+        source = "federation" if monitor else "default" if own is None else "module"
+        return cls(metric, mode, kind, source, typed, is_guessed)
+
+    def tell_guess(self) -> None:
+        """Say which direction was taken if it was guessed."""
+        if self.is_guessed:
+            key = "federation.early_stopping.mode" if self.source == "early_stopping" else "federation.monitor_mode"
+            LOG.warning("`%s` is taken for a metric of which more is better, for want of a word. Set `%s`: `min` if less is, "
+                        "else `max`.", self.metric, key)  # fmt: skip
 
     def check(self, logged: Iterable[Mapping[str, Any] | None]) -> None:
         """Is the metric among what was logged on validation data? ``None`` and nothing logged say nothing.
@@ -94,7 +114,11 @@ class Monitor:
 
 def mode_by_name(metric: str) -> str:
     """``"min"`` for losses and errors, else ``"max"``."""
-    return "min" if any(part in metric.lower() for part in LESS_IS_BETTER) else "max"
+    return "min" if _tells(metric, LESS_IS_BETTER) else "max"
+
+
+def _tells(metric: str, parts: Iterable[str]) -> bool:
+    return any(part in metric.lower() for part in parts)
 
 
 def selection_value(summary: Mapping[str, Any]) -> float | None:

@@ -2,6 +2,7 @@
 
 import lightning as L
 import pytest
+from federations import Linear, clients, federate
 
 from fl_lightning.reporting.monitor import Monitor, is_better, mode_by_name, selection_value
 from lit_models import GraphSAGE, LitNodeClassifier
@@ -59,6 +60,45 @@ def test_loss_of_a_classifier_is_minimised_though_its_accuracy_is_maximised():
 )  # fmt: skip
 def test_the_direction_by_the_name(metric, mode):
     assert mode_by_name(metric) == mode
+
+
+@pytest.mark.parametrize("metric", ["loss", "val_rmsd", "accuracy", "auroc_3", "r2", "top5", "nll", "macro_f1", "elbo"])
+def test_a_direction_that_the_name_tells_is_no_guess(metric, caplog):
+    Monitor.of(L.LightningModule(), metric).tell_guess()
+    assert not caplog.messages
+
+
+def test_a_guessed_direction_is_told_with_the_key_that_says_it(caplog):
+    Monitor.of(L.LightningModule(), "val/regret").tell_guess()
+    assert caplog.messages == ["`regret` is taken for a metric of which more is better, for want of a word. Set "
+                               "`federation.monitor_mode`: `min` if less is, else `max`."]  # fmt: skip
+    caplog.clear()
+    Monitor.of(L.LightningModule(), "regret", "max").tell_guess()
+    Monitor.of(Scored()).tell_guess()  # its `monitor_mode` says it
+    assert not caplog.messages
+    Monitor("regret", "max", source="early_stopping", is_guessed=True).tell_guess()
+    assert "Set `federation.early_stopping.mode`: `min`" in caplog.messages[0]
+
+
+def test_a_guess_is_told_once_in_a_run_and_before_its_first_round(tmp_path, caplog):
+    class Regret(Linear):
+        def validation_step(self, batch, batch_idx):
+            self.log("regret", self.training_step(batch, batch_idx))
+
+        def test_step(self, batch, batch_idx):
+            self.log("test_regret", self.training_step(batch, batch_idx))
+
+        def on_round_start(self, round, num_rounds):
+            assert len(caplog.messages) == 1
+
+    def told(**more):
+        caplog.clear()
+        assert federate(tmp_path, Regret, clients((6, 8)), monitor="regret", **more).results["failures"] == []
+        return [text for text in caplog.messages if "is taken for" in text]
+
+    assert len(told()) == 1 and len(told(early_stopping={"patience": 2})) == 1
+    (text,) = told(monitor_mode="min", early_stopping={"metric": "regret", "patience": 2})
+    assert "federation.early_stopping.mode" in text
 
 
 def test_a_direction_that_is_none_names_where_it_was_set():
