@@ -23,6 +23,7 @@ from datamodules.partition import Partition
 from datamodules.predicted import PredictedRows
 from datamodules.sparse import normalize_rows
 from datamodules.split import STAGES
+from datamodules.tables.alike import find_clients_alike
 from datamodules.tables.classes_apart import find_classes_apart
 from datamodules.tables.clients import find_client_folders
 from datamodules.tables.findings import explain_no_edges, find_in_features, find_in_tables, find_missing_classes
@@ -261,6 +262,7 @@ class GraphCSVDataModule(GraphDataModule):
         found = find_in_tables(tables, self.spec, whole) + self._find_in_features()
         if self.client_names:
             found += find_missing_classes(self.client_names, self.class_names, report["labels"], whole)
+            found += find_clients_alike([*self.client_names, *tables.lost_clients])
             found += find_classes_apart(self.client_names, self.class_names, report["labels"])
             others = with_remedies(others, REMEDIES)
             others = explain_no_edges(others, self.client_names, tables.without_links)

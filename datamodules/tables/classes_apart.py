@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from datamodules.findings import Finding, finding
+from datamodules.tables.alike import group_alike
 from datamodules.tables.names import quote, quote_all
 
 
@@ -23,18 +23,15 @@ def find_classes_apart(clients: Sequence[str], classes: Sequence[str], labels: S
 
 
 def _find_spellings(clients: Sequence[str], classes: Sequence[str], labels: Sequence[Sequence[int]]) -> list[Finding]:
-    alike: dict[str, list[int]] = defaultdict(list)
-    for index, name in enumerate(classes):
-        if any(own[index] for own in labels):
-            alike[" ".join(name.split()).casefold()].append(index)
     found = []
-    for group in alike.values():
-        if len(group) > 1:
-            who = "; ".join(f"{quote(classes[c])} at {quote_all([n for n, own in zip(clients, labels, strict=True) if own[c]])}"
-                            for c in group)  # fmt: skip
-            found.append(finding("classes_alike", None, len(group), f"{len(group)} classes differ in case or blanks "
-                                 f"only: {who}.",
-                                 "Write them alike in the files, or nothing if they are meant to be different."))  # fmt: skip
+    for group in group_alike(name for index, name in enumerate(classes) if any(own[index] for own in labels)):
+        who = []
+        for name in group:
+            holders = [client for client, own in zip(clients, labels, strict=True) if own[classes.index(name)]]
+            who.append(f"{quote(name)} at {quote_all(holders)}")
+        message = f"{len(group)} classes differ in case or blanks only: {'; '.join(who)}."
+        remedy = "Write them alike in the files, or nothing if they are meant to be different."
+        found.append(finding("classes_alike", None, len(group), message, remedy))
     return found
 
 

@@ -11,13 +11,16 @@ from torch import Tensor
 from datamodules.tables.graph_spec import GraphSpec
 from datamodules.tables.names import quote_all, sort_names
 from datamodules.tables.nodes import NodeTable
+from datamodules.tables.strays import is_stray
 
 
 def find_client_folders(root: Path, nodes: str, predict_root: Path | None = None) -> tuple[Path, ...]:
-    """Folders below ``root`` that have a table of nodes, if ``root`` itself has none; not ``predict_root``."""
+    """Folders below ``root`` that have a table of nodes, if ``root`` itself has none; not ``predict_root``, and none that
+    programs leave there."""
     if (root / nodes).is_file() or not root.is_dir():
         return ()
-    return tuple(sorted(f for f in root.iterdir() if (f / nodes).is_file() and not _is_same(f, predict_root)))
+    folders = (f for f in root.iterdir() if (f / nodes).is_file() and not is_stray(f.name))
+    return tuple(sorted(f for f in folders if not _is_same(f, predict_root)))
 
 
 def inspect_root(spec: GraphSpec) -> list[str]:
@@ -32,8 +35,10 @@ def inspect_root(spec: GraphSpec) -> list[str]:
     folders = [path for path in inside if path.is_dir() and not path.name.startswith((".", "_"))
                and not _is_same(path, spec.predict_root)]  # fmt: skip
     if spec.folders:
-        strange = [path.name for path in folders if path not in spec.folders]
+        left = [path.name for path in inside if is_stray(path.name) and (path / nodes).is_file()]
+        strange = [path.name for path in folders if path not in spec.folders and path.name not in left]
         notices = [f"no clients, since they have no `{nodes}`: the folders {quote_all(strange)}."] * bool(strange)
+        notices += [f"no clients, by their names: the folders {quote_all(left)}."] * bool(left)
         return notices + _tell_of_clients_without_links(spec)
     if not (root / nodes).is_file():
         content = f"It holds {quote_all([path.name for path in inside])}" if inside else "It holds nothing"
@@ -60,10 +65,10 @@ def find_clients_without_links(spec: GraphSpec) -> dict[str, list[str]]:
 
 
 def list_other_files(folder: Path, spec: GraphSpec) -> list[str]:
-    """Files in a folder that are neither its nodes nor its features, hidden ones apart: a table of links, perhaps."""
+    """Files in a folder that are neither its nodes nor its features, nor left by programs: a table of links, perhaps."""
     known = {spec.nodes, spec.features}
     return sorted(path.name for path in folder.iterdir()
-                  if path.is_file() and path.name not in known and not path.name.startswith("."))  # fmt: skip
+                  if path.is_file() and path.name not in known and not is_stray(path.name))  # fmt: skip
 
 
 def assign_clients(spec: GraphSpec, tables: Mapping[str, NodeTable]) -> tuple[list[str], Tensor]:

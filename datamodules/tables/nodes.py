@@ -129,7 +129,7 @@ def read_nodes(
     reasons: dict[int, str] = {}
     set_aside: dict[str, str] = {}
     marks: dict[str, str] = {}
-    for chunk in table.chunks([*columns.named, *(candidates if names is None else names)]):
+    for chunk in table.chunks([*columns.named, *(candidates if names is None else names)], columns.id):
         if names is None:
             numeric = _numeric(chunk, candidates, decimal)
             set_aside = {} if columns.all_meant else _counters(chunk, numeric, decimal, columns.client)

@@ -52,7 +52,8 @@ class Chunk:
     Attributes:
         first: Number of the first row.
         columns: Texts of each column, ``""`` where blank.
-        bad: Rows (counted from 0) that are no row of the table, with the reason; all their fields are ``""``.
+        bad: Rows (counted from 0) that are no row of the table, with the reason; their fields are ``""``, but for
+            an id that was to be kept.
     """
 
     first: int
@@ -165,21 +166,23 @@ class Table:
         except UnicodeDecodeError as error:
             raise not_in_encoding(self.path, self.form.encoding, error) from error
 
-    def chunks(self, wanted: Sequence[str] | None = None) -> Iterator[Chunk]:
+    def chunks(self, wanted: Sequence[str] | None = None, kept: str | None = None) -> Iterator[Chunk]:
         """All rows, some at a time, with a progress bar on a terminal if it takes long.
 
         Args:
             wanted: Columns to keep; all by default.
+            kept: One of them (of ids), whose field also a row of another length keeps, as far as it has one.
         """
         names = self.columns if wanted is None else list(dict.fromkeys(wanted))
-        source = self._parquet_chunks(names) if self.is_parquet else self._csv_chunks(names)
+        source = self._parquet_chunks(names) if self.is_parquet else self._csv_chunks(names, kept)
         with tqdm(desc=f"reading {self.path.name}", unit="row", disable=None, delay=1.0, leave=False) as bar:
             for chunk in source:
                 yield chunk
                 bar.update(chunk.size)
 
-    def _csv_chunks(self, names: Sequence[str]) -> Iterator[Chunk]:
+    def _csv_chunks(self, names: Sequence[str], kept_name: str | None) -> Iterator[Chunk]:
         places, width = [self.columns.index(name) for name in names], len(self.columns)
+        spared = None if kept_name is None else self.columns.index(kept_name)
         with open_text(self.path, self.form.encoding) as file:
             rows = (row for row in self._parse(file) if row)
             if self.form.header and not self._in_comment:
@@ -187,7 +190,7 @@ class Table:
             number, first, bad, kept = 0, 0, {}, []
             for row in rows:
                 if len(row) != width:
-                    row, reason = _fitted(row, width)
+                    row, reason = _fitted(row, width, spared)
                     if reason:
                         bad[number] = reason
                 kept.append(row)
@@ -212,10 +215,10 @@ class Table:
             yield Chunk(first, columns, batch.num_rows)
             first += batch.num_rows
 
-    def read(self, wanted: Sequence[str]) -> Chunk:
-        """All rows of some columns at once."""
+    def read(self, wanted: Sequence[str], kept: str | None = None) -> Chunk:
+        """All rows of some columns at once; ``kept`` as for ``chunks``."""
         whole = Chunk(0, {name: [] for name in wanted}, 0)
-        for chunk in self.chunks(wanted):
+        for chunk in self.chunks(wanted, kept):
             for name, texts in chunk.columns.items():
                 whole.columns[name] += texts
             whole.size += chunk.size
@@ -228,11 +231,13 @@ def _chunk(first: int, names: Sequence[str], places: Sequence[int], rows: list[l
     return Chunk(first, columns, len(rows), bad)
 
 
-def _fitted(row: list[str], width: int) -> tuple[list[str], str]:
-    """A row of another length than the header: blank fields at its end do no harm, all else is no row."""
+def _fitted(row: list[str], width: int, spared: int | None) -> tuple[list[str], str]:
+    """A row of another length than the header: blank fields at its end do no harm, all else is no row, and but for the field at
+    ``spared`` blank."""
     if len(row) > width and not any(text.strip() for text in row[width:]):
         return row[:width], ""
-    return [""] * width, f"{len(row)} fields instead of {width}"
+    blank = [field if place == spared else "" for place, field in enumerate(row[:width])]
+    return blank + [""] * (width - len(blank)), f"{len(row)} fields instead of {width}"
 
 
 def _parquet(path: Path) -> Any:

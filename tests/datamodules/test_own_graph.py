@@ -172,7 +172,7 @@ def test_rows_and_links_that_cannot_be_used_are_counted_and_listed(tmp_path):
     rows, links = ([d for d in data.dropped_rows if key in d] for key in ("id", "link"))
     assert [(d["row"], d["id"], d["reason"]) for d in rows] == [
         (1, "a", "the id is that of row 0, too"), (2, "", "no id"), (3, "b", "feature 'f' is blank"),
-        (4, "c", "feature 'f': 'five' is not a number"), (5, "", "2 fields instead of 3")]  # fmt: skip
+        (4, "c", "feature 'f': 'five' is not a number"), (5, "d", "2 fields instead of 3")]  # fmt: skip
     assert [(d["row"], d["link"], d["reason"]) for d in links] == [
         (1, "b - e", "no link: the row of a node at its end cannot be used"), (2, "a - ", "no link: an id is blank"),
         (3, "zz - a", "no link: one end is no node"), (4, " - ", "no link: 3 fields instead of 2")]  # fmt: skip
@@ -537,6 +537,21 @@ def test_measurements_are_no_classes_whatever_their_decimal_mark(tmp_path):
     (tmp_path / "nodes.csv").write_text("id;f;label\n" + "".join(f"{i};{i};{i * 1000}\n" for i in range(1, 9)))
     found = {f["kind"]: f for f in own(tmp_path, num_clients=1).report()["findings"]}
     assert found["many_classes"]["message"] == "8 labelled nodes have 8 different labels."
+
+
+def test_owners_that_are_written_in_two_ways_and_what_programs_leave_are_no_more_owners(tmp_path):
+    for client in ("north", "north~", ".trash"):
+        (tmp_path / client).mkdir()
+        (tmp_path / client / "nodes.csv").write_text("id,f,label\n" + "".join(f"{i},{i / 4},{'xy'[i % 2]}\n" for i in range(8)))
+        (tmp_path / client / "~$edges.csv").write_text("junk")
+    data = own(tmp_path)
+    assert data.client_names == ["north"] and "no clients, by their names: the folders '.trash', 'north~'." in data.notices
+    assert "no links are read for clients without `edges.csv`: 'north'." in data.notices
+    rows = "".join(f"{i},{i / 4},{'xy'[i % 2]},{('East', ' east ', 'west')[i % 3]}\n" for i in range(12))
+    (tmp_path / "nodes.csv").write_text("id,f,label,site\n" + rows)
+    (tmp_path / "edges.csv").write_text("source,target\n0,3\n1,4\n")
+    found = {f["kind"]: f for f in own(tmp_path, client_column="site").report()["findings"]}
+    assert "'East', 'east'. Is it one client?" in found["clients_alike"]["message"]
 
 
 def test_one_decimal_point_among_commas_costs_its_own_row_alone(tmp_path):

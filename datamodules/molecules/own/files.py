@@ -12,6 +12,7 @@ from datamodules.molecules.parallel import map_chunks
 from datamodules.molecules.sdf import sdf_blocks, values_of
 from datamodules.tables.names import has_name
 from datamodules.tables.scan import scan
+from datamodules.tables.strays import is_stray
 from datamodules.tables.table import Table, TableFormat
 from datamodules.tables.values import decimal_mark, parse_numbers
 
@@ -49,8 +50,12 @@ def is_sdf(path: Path) -> bool:
     return ".sdf" in path.suffixes[-2:]
 
 
+def _is_data(path: Path) -> bool:
+    return path.is_file() and (is_sdf(path) or any(suffix in TABLES for suffix in path.suffixes[-2:]))
+
+
 def find_files(files: str | Sequence[str]) -> list[Path]:
-    """The files meant: as named, or all tables and SDF files of a folder, sorted.
+    """The files meant: as named, or all tables and SDF files of a folder, sorted, without what programs leave there.
 
     Raises:
         ValueError: A folder without any.
@@ -61,9 +66,9 @@ def find_files(files: str | Sequence[str]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = [p for p in sorted(path.iterdir()) if p.is_file() and (is_sdf(p) or any(s in TABLES for s in p.suffixes[-2:]))]
+        inside = [p for p in sorted(path.iterdir()) if _is_data(p) and not is_stray(p.name)]
         if not inside:
-            folders = [str(p) for p in sorted(path.iterdir()) if p.is_dir()]
+            folders = [str(p) for p in sorted(path.iterdir()) if p.is_dir() and not is_stray(p.name)]
             raise ValueError(
                 f"`data.init_args.files`: the folder `{path}` has no file *{', *'.join(TABLES)} or *.sdf "
                 "(.gz, too)." + (f" It has folders: `files: [{', '.join(folders[:5])}]`." if folders else "")
@@ -75,14 +80,14 @@ def find_files(files: str | Sequence[str]) -> list[Path]:
 
 
 def unread_files(files: str | Sequence[str]) -> list[str]:
-    """Files in the named folders that are no table and no SDF file by their names, hidden ones apart: a site's, perhaps."""
+    """Files in the named folders that are no site's by their names, hidden ones that are no tables apart: some are, perhaps."""
     read, named = set(find_files(files)), [Path(name) for name in ([files] if isinstance(files, str) else files)]
     return [
         str(p)
         for path in named
         if path.is_dir()
         for p in sorted(path.iterdir())
-        if p.is_file() and not p.name.startswith(".") and p not in read
+        if p.is_file() and (_is_data(p) or not p.name.startswith(".")) and p not in read
     ]
 
 
@@ -125,7 +130,7 @@ def read_file(
         return _read_sdf(path, name, needed, optional, workers)
     table = Table(path, form, needed)
     names = [n for n in table.columns if optional is None or n in optional]
-    chunk = table.read(list(dict.fromkeys([*needed.values(), *names])))
+    chunk = table.read(list(dict.fromkeys([*needed.values(), *names])), needed.get("data.init_args.id_column"))
     return MoleculeFile(path, name, chunk.columns, chunk.size, table.columns, chunk.bad, None, list(table.notices))
 
 

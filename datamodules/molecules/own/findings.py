@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from datamodules.findings import Finding, either, name_first, remark, tell_if
+from datamodules.findings import Finding, either, finding, name_first, remark, tell_if
 from datamodules.molecules.own.labels import apart_findings, class_findings
 from datamodules.molecules.own.reader import OWNER, MoleculeTables
 from datamodules.molecules.own.spec import MoleculeSpec
 from datamodules.molecules.table import MoleculeSet
+from datamodules.tables.alike import find_clients_alike
 from datamodules.tables.measured import Measured
 from datamodules.tables.odd_values import find_odd_values
 from datamodules.tables.sites_apart import find_constants, find_sites_apart
@@ -47,6 +48,7 @@ def own_findings(spec: MoleculeSpec, tables: MoleculeTables, molecules: Molecule
     owner = _number_owners(molecules, clients)
     found += _find_in_labels(molecules, owner, clients, tables.task == "regression")
     if clients:
+        found += find_clients_alike([*clients, *without]) + _find_words(tables, clients)
         found += apart_findings(y, owner, clients, molecules.task_names) if tables.guessed is not None else []
     return found
 
@@ -68,6 +70,27 @@ def _find_in_labels(molecules: MoleculeSet, owner: np.ndarray, clients: Sequence
         *find_odd_values(columns, owner, molecules.list_row),
         *find_sites_apart(columns, owner, clients),
     ]
+
+
+def _find_words(tables: MoleculeTables, clients: Sequence[str]) -> list[Finding]:
+    """Clients that write all labels of a task in another way than as numbers, which the others have."""
+    molecules, found = tables.molecules, []
+    for task, column in zip(molecules.task_names, molecules.packed.y.numpy().T, strict=True):
+        holders = {name for name, label in zip(molecules.columns[OWNER], column, strict=True) if np.isfinite(label)}
+        wrong: dict[str, list[str]] = {}
+        for row, reason in tables.wrong_labels.get(task, {}).items():
+            wrong.setdefault(tables.owner[row], []).append(reason)
+        for client, reasons in wrong.items():
+            if client and len(reasons) > 1 and client not in holders:
+                number = clients.index(client) if client in clients else None
+                told = name_first(list(dict.fromkeys(reasons)))
+                message = (
+                    f"Not one of {len(reasons)} labels of `{task}` of client {client!r} can be read as those of the "
+                    f"others are: {told}."
+                )
+                remedy = "Write them as the other clients do: labels are numbers, classes are 0 and 1."
+                found.append(finding("classes_apart", number, len(reasons), message, remedy))
+    return found
 
 
 def _find_repeated_ids(ids: Sequence[str], molecules: MoleculeSet) -> list[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,7 @@ class MoleculeTables:
         task: ``regression`` or ``classification``.
         metric: ``rmse``, ``mae`` or ``auroc``.
         notices: What was found out instead of given.
+        wrong_labels: By task, the rows with a label that is no number, with the reason.
     """
 
     molecules: MoleculeSet
@@ -51,6 +52,7 @@ class MoleculeTables:
     task: str
     metric: str
     notices: list[str]
+    wrong_labels: dict[str, dict[int, str]] = field(default_factory=dict)
 
     @property
     def lost_clients(self) -> list[str]:
@@ -71,7 +73,11 @@ def read_molecules(spec: MoleculeSpec) -> MoleculeTables:
     guessed = None if spec.targets is not None else _guess_targets(spec, files, notices)
     tasks = guessed.tasks if guessed is not None else _check_targets(spec.targets or (), files)
     reasons = _bad_rows(files)
-    y = np.stack([_read_labels(spec, files, task, reasons, notices) for task in tasks], axis=1)
+    words: dict[str, dict[int, str]] = {task: {} for task in tasks}
+    y = np.stack([_read_labels(spec, files, task, words[task], notices) for task in tasks], axis=1)
+    for task, wrong in words.items():
+        for row, reason in wrong.items():
+            reasons[row] = reasons[row] or f"`{task}`: {reason}"
     ids = [name for file in files for name in _name_rows(spec, file, len(files))]
     owner = [name for file in files for name in _name_owners(spec, file)]
     for row, name in enumerate(owner):
@@ -91,7 +97,7 @@ def read_molecules(spec: MoleculeSpec) -> MoleculeTables:
             "`data.init_args.predict_files`."
         )
     clients = frozenset(filter(None, owner)) | frozenset(file.name for file in files if spec.by_file)
-    return MoleculeTables(molecules, ids, owner, clients, guessed, task, metric, notices)
+    return MoleculeTables(molecules, ids, owner, clients, guessed, task, metric, notices, words)
 
 
 def read_predicted(spec: MoleculeSpec, paths: Sequence[Path], tasks: Sequence[str]) -> tuple[MoleculeSet, PredictedRows]:
@@ -190,9 +196,9 @@ def _guess_targets(spec: MoleculeSpec, files: Sequence[MoleculeFile], notices: l
 
 
 def _read_labels(
-    spec: MoleculeSpec, files: Sequence[MoleculeFile], task: str, reasons: list[str], notices: list[str]
+    spec: MoleculeSpec, files: Sequence[MoleculeFile], task: str, wrong_rows: dict[int, str], notices: list[str]
 ) -> np.ndarray:
-    """Labels of one task in all files, ``nan`` where missing; what is no number is put into ``reasons``."""
+    """Labels of one task in all files, ``nan`` where missing; what is no number is put into ``wrong_rows``."""
     parts, start = [], 0
     for file in files:
         texts = file.columns.get(task)
@@ -205,8 +211,7 @@ def _read_labels(
             notices += [f"`{file.path}`: {each} in column {task!r} is taken for a blank." for each in count_blank_words(texts)]
             values, wrong = parse_numbers(texts, decimal)
             parts.append(values)
-            for row, reason in wrong.items():
-                reasons[start + row] = reasons[start + row] or f"`{task}`: {reason}"
+            wrong_rows |= {start + row: reason for row, reason in wrong.items()}
         start += file.size
     return np.concatenate(parts).astype(np.float32)
 

@@ -398,6 +398,41 @@ def test_files_of_a_folder_that_are_not_read_are_named(tmp_path):
         ready(files=str(tmp_path), cache_dir=None)
 
 
+def test_what_programs_leave_in_a_folder_is_no_site(tmp_path):
+    (tmp_path / "north.csv").write_text("smiles,y\n" + "".join(f"{'C' * i},{i}\n" for i in range(1, 11)))
+    for name in ("~$north.csv", "._north.csv", ".~lock.north.csv#", "north.csv.bak", "Thumbs.db", ".DS_Store"):
+        (tmp_path / name).write_text("junk")
+    data = ready(files=str(tmp_path), num_clients=1, cache_dir=None)
+    (told,) = [note for note in data.notices if "not read" in note]
+    assert len(data.original_ids) == 10 and all(name in told for name in ("~$north.csv", "._north.csv", "bak", "Thumbs.db"))
+    assert ".DS_Store" not in told and "lock" not in told
+
+
+def test_a_row_of_another_length_keeps_its_id_and_a_site_of_words_is_told(tmp_path):
+    for site, labels in (("a", "01"), ("A", "01"), ("b", ("inactive", "active"))):
+        rows = "".join(f"{'C' * (1 + i)}O,{site}{i},{labels[i % 2]}\n" for i in range(8))
+        (tmp_path / f"{site}{'2' * (site == 'A')}.csv").write_text(f"smiles,code,toxic\n{rows}{'C,torn' + site}\n")
+    data = ready(files=str(tmp_path), **ALL)
+    assert [d["id"] for d in data.dropped_rows if "fields" in d["reason"]] == ["tornA", "torna", "tornb"]
+    assert data.original_ids[8] == "tornA"
+    (found,) = [f for f in data.report()["findings"] if f["kind"] == "classes_apart"]
+    assert (
+        found["client"] is None
+        and found["count"] == 8
+        and found["message"]
+        == (
+            "Not one of 8 labels of `toxic` of client 'b' can be read as those of the others are: 'inactive' is not a number; "
+            "'active' is not a number."
+        )
+    )
+    table = "smiles,code,toxic,site\n" + "".join(
+        f"{'C' * (1 + i)}O,{i},{i % 2},{('East', 'east ')[i % 3 > 0]}\n" for i in range(12)
+    )
+    (tmp_path / "a.csv").write_text(table)
+    kinds = [f["kind"] for f in ready(files=str(tmp_path / "a.csv"), client_column="site", **ALL).report()["findings"]]
+    assert "clients_alike" in kinds and "classes_apart" not in kinds
+
+
 def test_a_table_without_a_header(tmp_path):
     (tmp_path / "m.smi").write_text("".join(f"{'C' * i} m{i} {i}\n" for i in range(1, 11)))
     with pytest.raises(ValueError, match="Its columns are: 'C', 'm1', '1' .*`data.init_args.header: false`"):

@@ -51,6 +51,14 @@ def test_rows_of_another_length_never_move_a_value(tmp_path):
     assert bad == {2: "3 fields instead of 2", 3: "1 fields instead of 2"}
 
 
+def test_a_row_of_another_length_keeps_the_field_that_it_is_called_by(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("smiles,id,y\nC,a,1\nCC,b\nCCC,c,3,5\nCCCC\n")
+    chunk = Table(path).read(["smiles", "id", "y"], "id")
+    assert chunk.columns == {"smiles": ["C", "", "", ""], "id": ["a", "b", "c", ""], "y": ["1", "", "", ""]}
+    assert chunk.bad == {1: "2 fields instead of 3", 2: "4 fields instead of 3", 3: "1 fields instead of 3"}
+
+
 def test_column_names_that_repeat_or_are_blank(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(",x,x\n1,2,3\n")
