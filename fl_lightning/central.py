@@ -20,8 +20,9 @@ from fl_lightning.engine.client import named_outputs
 from fl_lightning.engine.local import LocalTrainer, quiet
 from fl_lightning.engine.predict_methods import check_predicts, explain_forward
 from fl_lightning.engine.rehearsal import Rehearsal
+from fl_lightning.engine.samples import no_sample_in_words
 from fl_lightning.engine.seeds import stream
-from fl_lightning.engine.trainer_args import missing_metric_in_words
+from fl_lightning.engine.trainer_args import check_trains, missing_metric_in_words
 from fl_lightning.loading import LIGHTNING
 from fl_lightning.reporting.left_out import LeftOut
 from fl_lightning.reporting.monitor import Monitor
@@ -83,16 +84,17 @@ def fit_centrally(
     build_layers(module, getattr(datamodule, "schema", None), seed)
     chooses = Monitor.of(module, monitor, monitor_mode)
     local_args = {key: trainer_args.get(key) for key in ("accelerator", "precision")}
+    stock: Any = trainer  # Lightning's connectors set attributes that its type does not have
+    check_trains({"limit_train_batches": stock.limit_train_batches})
     rehearsal = Rehearsal(module, local_args, seed)
-    logged = rehearsal.logged_in_validation([datamodule], chooses.metric)
-    Unscored(module, "epoch").tell(logged)
+    logged = rehearsal.logged_in_validation([datamodule], chooses.metric) if stock.limit_val_batches else [None]
+    Unscored(module, "epoch", stock.limit_val_batches).tell(logged)
     chooses.check(logged)
     chooses.tell_guess()
     untested = Untested(module, chooses.metric, [datamodule])
     untested.tell(rehearsal.logged_in_tests([datamodule], chooses.metric))
-    stock: Any = trainer  # Lightning's connectors set attributes that its type does not have
     scratch = bool(stock.fast_dev_run) or not first_rank()
-    with RunLock() as lock:
+    with RunLock() as lock, quiet():
         folder = RunFolder(trainer_args.get("default_root_dir"), name, trainer_args.get("logger"), lock, scratch=scratch)
         if on_start is not None and not scratch:
             on_start(folder.path)
@@ -103,7 +105,8 @@ def fit_centrally(
         best = BestEpoch(folder.path / "checkpoints" / LIGHTNING, chooses, None if ckpt_path is None else Path(ckpt_path))
         savers = [callback for callback in stock.callbacks if isinstance(callback, Checkpoint)]  # they come last
         stock.callbacks = [*(callback for callback in stock.callbacks if callback not in savers), best, *savers]
-        with stream(seed, "central"), quiet(), missing_metric_in_words(), warnings.catch_warnings():
+        words = missing_metric_in_words(), no_sample_in_words(datamodule)
+        with stream(seed, "central"), words[0], words[1], warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The dirpath has changed from")  # the run goes on in a folder of its own
             trainer.fit(module, datamodule=datamodule, ckpt_path=None if ckpt_path is None else str(ckpt_path))
         epochs = trainer.current_epoch

@@ -30,6 +30,7 @@ from fl_lightning.engine.local import quiet
 from fl_lightning.reporting.failures import ClientsFailed
 from fl_lightning.reporting.inspection import REMARKS, inspect_data, must_be_met
 from fl_lightning.reporting.left_out import LeftOut, RowsLeftOut
+from fl_lightning.reporting.output_paths import check_file
 from fl_lightning.reporting.predictions import write_apart, write_predictions
 from fl_lightning.reporting.run_folder import central_run_of
 from fl_lightning.reporting.tables import score_lines
@@ -200,6 +201,7 @@ class FederatedCLI(LightningCLI):
         folder = run_of(source) if federated else central_run_of(source)
         if output is not None:
             path = Path(output)
+            check_file(path, "--output")
         elif folder is not None:
             path = folder / f"{_predictions_name(self.config[self.subcommand].data)}.csv"
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ from fl_lightning.engine.trainer_args import check_trainer_args
 from fl_lightning.engine.transport import ClientSpec
 from fl_lightning.evaluation import Evaluation
 from fl_lightning.loading import LIGHTNING, write_lightning_checkpoint
-from fl_lightning.reporting.clients import names_of
+from fl_lightning.reporting.clients import name_client, names_of
 from fl_lightning.reporting.failures import Failures, warn_of_all
 from fl_lightning.reporting.monitor import Monitor, is_better, said, selection_value
 from fl_lightning.reporting.pictures import show
@@ -38,6 +39,8 @@ from fl_lightning.run_files import RunFiles
 from fl_lightning.run_state import Best
 from fl_lightning.settings import FederationSettings
 from fl_lightning.watching import Watching
+
+LOG = logging.getLogger("fl_lightning")
 
 
 class FederatedTrainer:
@@ -233,7 +236,8 @@ class _Run:
         self.state = files.go_on(strategy, self.engine, self.federation)
         if self.state.is_new:
             self.all.list_statistics(self.federation.ledger, told.run)
-        self.watching = Watching(module, settings.early_stopping, self.monitor, self.state, self.all.data_here)
+        limit = trainer.trainer_args.get("limit_val_batches")
+        self.watching = Watching(module, settings.early_stopping, self.monitor, self.state, self.all.data_here, limit)
         self.failures = Failures(names_of(self.all.data), self.federation.failures)
         self.before = self.state.total_seconds
         self.progress = Progress(trainer.progress)
@@ -296,6 +300,10 @@ class _Run:
     def _rehearse(self) -> None:
         """What would fail in every round is found now, and not after the first, which phases may put off for hours."""
         trainer, settings = self.trainer, self.settings
+        if self.all.empty:
+            names = {"client_names": names_of(self.all.data)}
+            LOG.warning("No training sample: %s. They are served and scored, and teach nothing.",
+                        ", ".join(name_client(names, client) for client in self.all.empty))  # fmt: skip
         apart = [*self.all.private, *settings.average]
         rehearsal = Rehearsal(
             self.all.module, trainer.trainer_args, trainer.seed, settings.fast_loops, settings.clock_rounds, apart

@@ -25,6 +25,7 @@ class Watching:
         monitor: What chooses the best round: what early stopping watches where it names nothing.
         state: The run's state.
         data: The data that are known here, on which rehearsals try.
+        limit: ``trainer.limit_val_batches``.
     """
 
     def __init__(
@@ -34,9 +35,11 @@ class Watching:
         monitor: Monitor,
         state: RunState,
         data: Sequence[L.LightningDataModule],
+        limit: float | None = None,
     ) -> None:
         self._kind, self._stop, self._monitor, self._state = type(module).__name__, stop, monitor, state
-        self._data, self._unscored, self._untested = data, Unscored(module), Untested(module, monitor.metric, data)
+        self._data, self._unscored = data, Unscored(module, limit=limit)
+        self._untested = Untested(module, monitor.metric, data)
         self.stopping: Monitor | None = None
         if stop is not None:
             own = Monitor.of(module, stop.metric or monitor.metric, stop.mode or (None if stop.metric else monitor.mode))

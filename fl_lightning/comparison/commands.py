@@ -18,6 +18,7 @@ from fl_lightning.comparison.changes import from_command_line
 from fl_lightning.comparison.plan import Cell, Plan
 from fl_lightning.reporting.finished import Run, load
 from fl_lightning.reporting.formats import paper_rows
+from fl_lightning.reporting.output_paths import make_folder
 from fl_lightning.reporting.report import check_out, remove_report, write_report
 from fl_lightning.reporting.run_discovery import MANIFEST, find_runs, read_report_options
 from fl_lightning.reporting.tables import text_table
@@ -91,7 +92,7 @@ def compare(asked: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise ValueError(f"`--workers` must be at least 1, got {asked.workers}.")
     out = asked.out or Path("runs", "compare", f"{plan.name}_{plan.profile}")
     check_out(out)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out, "--out")
     workers = asked.workers or cores()
     with _alone(out):
         trials = sum(search.trials for search in plan.searches)
@@ -163,6 +164,8 @@ def _finish(
 def report(asked: argparse.Namespace) -> int:
     """``fl-lightning report``."""
     places = list(asked.runs)
+    if asked.out.exists():
+        make_folder(asked.out, "--out")
     for pattern in asked.glob:
         root = Path(pattern).anchor
         found = sorted(Path(root or ".").glob(str(Path(pattern).relative_to(root)) if root else pattern))

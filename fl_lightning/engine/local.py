@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ from fl_lightning.engine.lightning_fast import trainers
 from fl_lightning.engine.names import without_stage
 from fl_lightning.engine.optimizer_state import OptimizerState, flatten_optimizers
 from fl_lightning.engine.predict_methods import explain_forward, has_loader
-from fl_lightning.engine.samples import samples_of
+from fl_lightning.engine.samples import is_of_no_sample, samples_of
 from fl_lightning.engine.seeds import stream
 from fl_lightning.engine.trainer_args import callbacks_of
 
@@ -108,7 +108,12 @@ class LocalTrainer:
         data = self._reused(datamodule)
         data.prepare_data()
         data.setup("fit")
-        return samples_of(data.train_dataloader(), datamodule)
+        try:
+            return samples_of(data.train_dataloader(), datamodule)
+        except ValueError as error:
+            if is_of_no_sample(error):
+                return 0
+            raise
 
     def check(self) -> None:
         """Can the trainer be made, and will it take the module's optimiser?
@@ -287,12 +292,27 @@ def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
+def _once(show: Callable[..., None]) -> Callable[..., None]:
+    """Shows each warning once. Python would do so by itself, but forgets what it has shown whenever its filters change, which
+    happens in every fit: a loader's remark on `pin_memory` came ten times a run."""
+    shown: set[tuple[str, type[Warning], str, int]] = set()
+
+    def show_once(message: Any, category: type[Warning], filename: str, lineno: int, *more: Any, **named: Any) -> None:
+        key = str(message), category, filename, lineno
+        if key not in shown:
+            shown.add(key)
+            show(message, category, filename, lineno, *more, **named)
+
+    return show_once
+
+
 _is_quiet = False
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what Lightning says in every fit of every client; errors still come through. Free inside another one."""
+    """Silence what Lightning says in every fit of every client, and let any other warning be said once; errors still come
+    through. Free inside another one."""
     global _is_quiet
     if _is_quiet:
         yield
@@ -304,6 +324,7 @@ def quiet() -> Iterator[None]:
         logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
+            warnings.showwarning = _once(warnings.showwarning)
             warnings.filterwarnings("ignore", ".*LeafSpec.*")
             warnings.filterwarnings("ignore", ".*overridden `transfer_batch_to_device` in.*")
             warnings.filterwarnings("ignore", ".*Sparse CSR tensor support is in beta.*")

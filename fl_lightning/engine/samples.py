@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
@@ -17,7 +18,36 @@ def count_samples(datamodule: L.LightningDataModule) -> int:
         ValueError: They cannot be counted.
     """
     number = getattr(datamodule, "num_train_samples", None)
-    return samples_of(datamodule.train_dataloader(), datamodule) if number is None else int(number)
+    if number is not None:
+        return int(number)
+    try:
+        return samples_of(datamodule.train_dataloader(), datamodule)
+    except ValueError as error:
+        if is_of_no_sample(error):
+            return 0
+        raise
+
+
+def is_of_no_sample(error: BaseException) -> bool:
+    """Whether it is torch's word on a shuffled loader of no sample, which it refuses to make: such a client has 0."""
+    return "num_samples=0" in str(error)
+
+
+@contextmanager
+def no_sample_in_words(datamodule: L.LightningDataModule) -> Iterator[None]:
+    """Says in our words that there is nothing to train on.
+
+    Raises:
+        ValueError: Naming the data.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if not is_of_no_sample(error):
+            raise
+        raise ValueError(
+            f"`data: {type(datamodule).__name__}` has no training sample; check the split of the data (`data.init_args`)."
+        ) from error
 
 
 def samples_of(loader: Any, datamodule: L.LightningDataModule) -> int:

@@ -53,12 +53,27 @@ def check_trainer_args(args: Mapping[str, Any], local_clock: str = "run") -> Non
             if not _is_checkpoint(thing):
                 check_package(thing, f"trainer.{name}")
     check_callbacks(callbacks_of(args), "`trainer.callbacks`", local_clock)
+    check_trains(args)
     if args.get("max_epochs") == 0 or args.get("max_steps") == 0:
         raise ValueError("`trainer.max_epochs` and `trainer.max_steps` are a client's local work in a round: at least 1.")
     if args.get("max_epochs") == -1 and args.get("max_steps", -1) in (-1, None) and args.get("max_time") is None:
         raise ValueError(
             "`trainer.max_epochs: -1` would never end: it is a client's local work in a round. Give a number of "
             "epochs, or `trainer.max_steps`."
+        )
+
+
+def check_trains(args: Mapping[str, Any]) -> None:
+    """Refuse a limit under which no batch is trained on, which Lightning takes without a word.
+
+    Raises:
+        ValueError: Naming it.
+    """
+    limit = args.get("limit_train_batches")
+    if limit is not None and limit == 0:
+        raise ValueError(
+            f"`trainer.limit_train_batches: {limit}` trains on no batch, so that nothing would be learnt. Leave it out, or "
+            "give a number of batches (1) or a share of them (0.5)."
         )
 
 

@@ -149,7 +149,8 @@ class SiteWorker:
         apart = [*private, *trainer.settings.average]
         rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops, clock, apart)
         self._start = hashes(module, unlearnt(module, apart))
-        self._unlearnt = rehearsal.check({client: own}).get(client) or self._start
+        trains = {client: own} if count_samples(own) else {}
+        self._unlearnt = rehearsal.check(trains).get(client) or self._start
         settings = LocalSettings(
             run="",
             seed=trainer.seed,

@@ -10,6 +10,7 @@ from typing import Any
 
 from fl_lightning.reporting.clients import client_columns, name_client
 from fl_lightning.reporting.forecast import forecast, readable
+from fl_lightning.reporting.output_paths import check_file
 from fl_lightning.reporting.plain import plain
 from fl_lightning.reporting.tables import text_table
 from fl_lightning.settings import FederationSettings
@@ -51,8 +52,8 @@ def inspect_data(
     """
     if not hasattr(datamodule, "report"):
         raise ValueError(f"`data: {type(datamodule).__name__}` has no `report()`; `inspect` needs one of `datamodules`.")
-    if html is not None and not Path(html).parent.is_dir():
-        raise ValueError(f"`--html {html}`: there is no folder `{Path(html).parent}`. Make it, or name another.")
+    if html is not None:
+        check_file(Path(html), "--html")
     report = _report(datamodule)
     if module is not None and settings is not None:
         try:

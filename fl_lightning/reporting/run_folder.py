@@ -14,10 +14,14 @@ from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
+from fl_lightning.reporting.output_paths import make_folder, no_folder
 from fl_lightning.reporting.plain import plain
 from fl_lightning.reporting.run_lock import RunLock
 
 WRITTEN = ("results.json", "metrics.csv", "ledger.jsonl", "partition.json", "checkpoints")
+
+
+ROOT = "trainer.default_root_dir"
 
 
 class RunFolder:
@@ -35,7 +39,7 @@ class RunFolder:
 
     Raises:
         ValueError: If a logger of the user's writes where there are files which the run would overwrite, or another process
-            writes the run.
+            writes the run, or the folder cannot be made or written.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class RunFolder:
             _check_free(self.path)
         else:
             self.path = new_version(base / name)
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path, "trainer.logger" if resume is None and given else ROOT)
         lock.hold(self.path)
         if not given and loggers is not False:
             version = re.fullmatch(r"version_\d+", self.path.name)
@@ -168,7 +172,11 @@ def _check_free(folder: Path) -> None:
 
 
 def new_version(base: Path) -> Path:
-    """Make and return the first unused ``version_N`` after all that exist in ``base``, whoever else does the same."""
+    """Make and return the first unused ``version_N`` after all that exist in ``base``, whoever else does the same.
+
+    Raises:
+        ValueError: It cannot be made.
+    """
     while True:
         numbers = [
             int(p.name.removeprefix("version_")) for p in base.glob("version_*") if p.name.removeprefix("version_").isdigit()
@@ -179,3 +187,5 @@ def new_version(base: Path) -> Path:
             return folder
         except FileExistsError:
             continue
+        except OSError as error:
+            raise ValueError(no_folder(base, ROOT, error)) from error

@@ -19,10 +19,11 @@ class Unscored:
     Args:
         module: The module that is trained.
         unit: What is chosen: ``round``, or centrally ``epoch``.
+        limit: ``trainer.limit_val_batches``.
     """
 
-    def __init__(self, module: L.LightningModule, unit: str = "round") -> None:
-        self._module, self._unit, self._told = module, unit, False
+    def __init__(self, module: L.LightningModule, unit: str = "round", limit: float | None = None) -> None:
+        self._module, self._unit, self._limit, self._told = module, unit, limit, False
 
     def tell(self, logged: Sequence[Mapping[str, Any] | None]) -> None:
         """Say it if nothing was logged.
@@ -42,6 +43,9 @@ class Unscored:
 
     def _reason(self, logged: Sequence[Mapping[str, Any] | None]) -> str:
         kind = type(self._module).__name__
+        if self._limit is not None and self._limit == 0:
+            limit = f"`trainer.limit_val_batches: {self._limit}`"
+            return f"{limit} validates on no batch. Leave it out, or give a number of batches."
         if not is_overridden("validation_step", self._module):
             return f'`model: {kind}` has no `validation_step`. Write one that calls `self.log("val_loss", ...)`.'
         if all(metrics is None for metrics in logged):

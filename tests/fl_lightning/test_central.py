@@ -6,14 +6,15 @@ import lightning as L
 import pytest
 import torch
 from federations import Central, Linear, clients
+from torch.utils.data import DataLoader
 
 from fl_lightning.central import fit_centrally
 
 
-def central(tmp_path, module, data=None, epochs=3, logger=True, ckpt_path=None, **more):
+def central(tmp_path, module, data=None, epochs=3, logger=True, ckpt_path=None, limits=None, **more):
     trainer = L.Trainer(
         max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        num_sanity_val_steps=0,
+        num_sanity_val_steps=0, **(limits or {}),
     )  # fmt: skip
     arguments = {"default_root_dir": str(tmp_path / "runs"), "logger": logger}
     return fit_centrally(trainer, module, data or Central(*clients((8, 9))), ckpt_path, "c", arguments, **more)
@@ -173,3 +174,17 @@ def test_fast_dev_run_writes_nothing(tmp_path):
         trainer, Linear(), Central(*clients((8,))), None, "c", {"default_root_dir": str(tmp_path / "runs")}
     )
     assert run is None and found["rounds_run"] == 1 and not list(tmp_path.iterdir())
+
+
+def test_limits_and_data_under_which_nothing_is_trained_are_told(tmp_path, caplog):
+    with pytest.raises(ValueError, match="`trainer.limit_train_batches: 0` trains on no batch"):
+        central(tmp_path, Linear(), limits={"limit_train_batches": 0})
+    central(tmp_path, Linear(), limits={"limit_val_batches": 0})
+    assert any("so no epoch can be" in text and "`trainer.limit_val_batches: 0`" in text for text in caplog.messages)
+
+    class Empty(Central):
+        def train_dataloader(self):
+            return DataLoader(self.union().tensors[0][:0], shuffle=True)
+
+    with pytest.raises(ValueError, match="^`data: Empty` has no training sample; check the split"):
+        central(tmp_path, Linear(), Empty(*clients((8, 9))))

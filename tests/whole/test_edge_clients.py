@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from federations import Central, Linear, Table, clients, federate
+from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 
 from datamodules import ClientGraphDataModule, SyntheticCitationDataModule
@@ -147,3 +148,16 @@ def test_summary_by_hand():
 def test_the_first_of_equal_rounds_is_the_best():
     assert not is_better(0.5, 0.5, "max") and is_better(0.6, 0.5, "max") and is_better(0.4, 0.5, "min")
     assert is_better(0.0, None, "max") and not is_better(None, None, "max")
+
+
+class Shuffled(Table):
+    """As users write it: torch refuses to shuffle nothing."""
+
+    def train_dataloader(self):
+        return DataLoader(self.train, batch_size=4, shuffle=True)
+
+
+def test_an_empty_client_of_a_shuffled_loader_is_named_and_takes_no_part(tmp_path, caplog):
+    fed = federate(tmp_path, Linear, [Shuffled(8, 1), Shuffled(0, 2), Shuffled(9, 3)], num_rounds=1)
+    assert fed.results["empty_clients"] == [1] and fed.results["failures"] == []
+    assert "No training sample: client 1. They are served and scored, and teach nothing." in caplog.messages

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from federations import CPU, Linear, Table, TrainOnly
+from federations import CPU, Linear, Table, TrainOnly, clients, federate
 from torch.utils.data import DataLoader, RandomSampler
 
 from fl_lightning.engine.lightning_fast.versions import is_proven
@@ -315,3 +315,18 @@ def test_what_lightning_would_say_in_every_fit_is_not_said(text):
             warnings.warn(text, stacklevel=1)
         warnings.warn(text, stacklevel=1)
     assert len(told) == 1
+
+
+def test_a_warning_that_each_fit_repeats_is_said_once_in_a_run(tmp_path):
+    class Warns(Linear):
+        def training_step(self, batch, batch_idx):
+            with warnings.catch_warnings():  # makes Python forget what it has said
+                pass
+            warnings.warn("'pin_memory' argument is set as true", stacklevel=1)
+            return super().training_step(batch, batch_idx)
+
+    for number in (1, 2):  # and again in the next run
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            federate(tmp_path, Warns, clients((6, 8)), num_rounds=2)
+        assert [str(w.message) for w in caught] == ["'pin_memory' argument is set as true"], number

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 
-from fl_lightning.engine.samples import _trained_batches, count_samples, lone_batch, samples_of
+from fl_lightning.engine.samples import _trained_batches, count_samples, lone_batch, no_sample_in_words, samples_of
 
 
 class Data:
@@ -27,6 +27,27 @@ class Endless(IterableDataset):
 def test_a_number_that_is_given_is_taken_as_it_is():
     assert count_samples(Data(num_train_samples=3.0)) == 3 and count_samples(Data(num_train_samples=0)) == 0
     assert count_samples(Data(DataLoader(range(7), batch_size=2))) == 7
+
+
+class Shuffled(Data):
+    def train_dataloader(self):
+        return DataLoader(range(self.number), shuffle=True)
+
+
+def test_a_client_of_no_sample_has_none_also_where_torch_refuses_to_shuffle_it():
+    assert count_samples(Shuffled(number=0)) == 0 and count_samples(Shuffled(number=3)) == 3
+
+    class Broken(Data):
+        def train_dataloader(self):
+            raise ValueError("no such file")
+
+    with pytest.raises(ValueError, match="no such file"):
+        count_samples(Broken())
+    with pytest.raises(ValueError, match="no such file"), no_sample_in_words(Broken()):
+        Broken().train_dataloader()
+    with pytest.raises(ValueError, match="^`data: Shuffled` has no training sample; check the split"), \
+            no_sample_in_words(Shuffled(number=0)):  # fmt: skip
+        Shuffled(number=0).train_dataloader()
 
 
 def test_the_sampler_comes_before_the_data_set_and_the_loader_last():

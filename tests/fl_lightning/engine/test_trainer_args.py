@@ -188,3 +188,11 @@ def test_callbacks_that_know_nothing_of_rounds_are_for_rounds_with_a_clock_of_th
         else:
             with pytest.raises(ValueError, match=text):
                 check_trainer_args({"callbacks": given})
+
+
+@pytest.mark.parametrize("limit", [0, 0.0])
+def test_a_limit_that_trains_on_nothing_is_refused(limit):
+    with pytest.raises(ValueError, match=f"`trainer.limit_train_batches: {limit}` trains on no batch.*a number of batches"):
+        check_trainer_args({"limit_train_batches": limit})
+    check_trainer_args({"limit_train_batches": 1, "limit_val_batches": 0})
+    check_trainer_args({"limit_train_batches": None})

@@ -79,3 +79,10 @@ def test_where_no_rehearsal_can_tell_it_is_told_after_the_first_validation(tmp_p
 def test_a_run_with_a_score_is_told_nothing(tmp_path, caplog):
     federate(tmp_path, Linear, clients((6, 8)), num_rounds=1)
     assert caplog.messages == []
+
+
+def test_no_batch_to_validate_on_is_told_by_the_limit_that_asks_for_it(tmp_path, caplog):
+    federate(tmp_path, Linear, clients((6, 8)), {"limit_val_batches": 0}, num_rounds=1)
+    (text,) = caplog.messages
+    assert text.startswith("Nothing is logged in validation, so no round can be called") and text.endswith(
+        "`trainer.limit_val_batches: 0` validates on no batch. Leave it out, or give a number of batches.")  # fmt: skip
