@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from fl_lightning.assembly import build_layers, check_module
 from fl_lightning.central_checkpoints import BestEpoch
 from fl_lightning.engine.client import named_outputs
 from fl_lightning.engine.local import LocalTrainer, quiet
+from fl_lightning.engine.optimizer_state import check_binding
 from fl_lightning.engine.predict_methods import check_predicts, explain_forward
 from fl_lightning.engine.rehearsal import Rehearsal
 from fl_lightning.engine.samples import no_sample_in_words
@@ -104,7 +105,8 @@ def fit_centrally(
                 callback.dirpath = str(folder.path / "checkpoints")
         best = BestEpoch(folder.path / "checkpoints" / LIGHTNING, chooses, None if ckpt_path is None else Path(ckpt_path))
         savers = [callback for callback in stock.callbacks if isinstance(callback, Checkpoint)]  # they come last
-        stock.callbacks = [*(callback for callback in stock.callbacks if callback not in savers), best, *savers]
+        others = [callback for callback in stock.callbacks if callback not in savers]
+        stock.callbacks = [_ChecksOptimizers(), *others, best, *savers]
         words = missing_metric_in_words(), no_sample_in_words(datamodule)
         with stream(seed, "central"), words[0], words[1], warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The dirpath has changed from")  # the run goes on in a folder of its own
@@ -156,6 +158,13 @@ def fit_centrally(
         folder.close()
         left_out.warn()
         return results, None if scratch else folder.path
+
+
+class _ChecksOptimizers(Callback):
+    """A fit without an optimiser, or with another copy's, would train nothing; Lightning only warns."""
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        check_binding(trainer.optimizers, module)
 
 
 def predict_centrally(

@@ -85,6 +85,7 @@ def compare(asked: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if asked.list:
         _say(*plans.describe(plan), f"{len(plan.cells)} cells and {len(plan.searches)} searches (profile {plan.profile})")
         return 0
+    from fl_lightning.comparison.parsing import check_keys
     from fl_lightning.comparison.runner import Runner, cores
     from fl_lightning.comparison.search import search_all, trial_table
 
@@ -92,6 +93,7 @@ def compare(asked: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise ValueError(f"`--workers` must be at least 1, got {asked.workers}.")
     out = asked.out or Path("runs", "compare", f"{plan.name}_{plan.profile}")
     check_out(out)
+    check_keys(plan)
     make_folder(out, "--out")
     workers = asked.workers or cores()
     with _alone(out):

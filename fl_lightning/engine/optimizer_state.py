@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.core.optimizer import _MockOptimizer
 from torch import Tensor
 
 
@@ -41,11 +42,19 @@ class OptimizerState(Callback):
 
 
 def check_binding(optimizers: Sequence[torch.optim.Optimizer], module: L.LightningModule) -> None:
-    """Does each optimiser hold a parameter of the module?
+    """Does each optimiser hold a parameter of the module? Without an optimiser nothing is trained, unless the module steps its
+    own (manual optimisation) or has nothing to train.
 
     Raises:
         ValueError: With what to write instead.
     """
+    if any(isinstance(optimizer, _MockOptimizer) for optimizer in optimizers):  # Lightning's, for None
+        if module.automatic_optimization and any(p.requires_grad for p in module.parameters()):
+            raise ValueError(
+                f"`{type(module).__name__}.configure_optimizers` returned None, so nothing would be trained. Write `return` "
+                "before the optimiser; a module that steps its optimisers itself sets `self.automatic_optimization = False`."
+            )
+        return
     own = {id(p) for p in module.parameters()}
     for optimizer in optimizers:
         if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
@@ -61,7 +70,7 @@ def flatten_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str,
     """State of optimisers as ``<optimiser>/<parameter>/<key>``: clones on the CPU. Hyper-parameters are not in it."""
     flat = {}
     for index, optimizer in enumerate(optimizers):
-        for parameter, state in optimizer.state_dict()["state"].items():
+        for parameter, state in optimizer.state_dict().get("state", {}).items():  # Lightning's mock has none
             for key, value in state.items():
                 if value is not None:
                     if not isinstance(value, Tensor | bool | int | float):

@@ -226,14 +226,9 @@ class Rehearsal:
             return {}  # as in `check_optimizers_and_callbacks`
         if not module.automatic_optimization:  # schedulers of manual optimisation wait for nothing
             return {}
-        if given[-1] is None and any(one.requires_grad for one in module.parameters()):  # Lightning only warns
-            raise ValueError(
-                f"{where} returned None, so nothing would be trained. Write `return` before the optimiser; a module that "
-                "steps its optimisers itself sets `self.automatic_optimization = False`."
-            )
-        if given[-1] is None:
-            return {}
         check_binding(optimizers, module)
+        if given[-1] is None:  # of a module with nothing to train
+            return {}
         module.configure_optimizers = lambda: optimizers  # type: ignore[method-assign]  # of the copy
         return {
             f'`{type(scheduler.scheduler).__name__}` with `"monitor": "{scheduler.monitor}"` in {where}': scheduler.monitor

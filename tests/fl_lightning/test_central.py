@@ -188,3 +188,12 @@ def test_limits_and_data_under_which_nothing_is_trained_are_told(tmp_path, caplo
 
     with pytest.raises(ValueError, match="^`data: Empty` has no training sample; check the split"):
         central(tmp_path, Linear(), Empty(*clients((8, 9))))
+
+
+def test_a_run_without_an_optimiser_is_told_so(tmp_path):
+    class Forgot(Linear):
+        def configure_optimizers(self):
+            super().configure_optimizers()
+
+    with pytest.raises(ValueError, match="^`Forgot.configure_optimizers` returned None, so nothing would be trained"):
+        central(tmp_path, Forgot())

@@ -37,11 +37,11 @@ STUDY = """
 base: base.yaml
 methods:
   FedAvg: {}
-  Mistyped: {model.init_args.encoder.init_args.channels: 3}
+  Refused: {federation.min_clients: 9}
   Dying: {federation.strategy: {class_path: dying.Dies}}
 seeds: [0, 1]
 """
-SOUND = "\n".join(line for line in STUDY.splitlines() if not line.startswith(("  Mistyped", "  Dying")))
+SOUND = "\n".join(line for line in STUDY.splitlines() if not line.startswith(("  Refused", "  Dying")))
 NOT_REPEATABLE = ("seconds",)
 
 
@@ -73,7 +73,7 @@ def test_failures_leave_the_rest_and_are_listed(whole):
     assert all(0 < float(r["mean"]) <= 1 for r in table) and table[1]["pairs"] == table[2]["pairs"] == "2"
     failed = json.loads((out / "comparison.json").read_text())["failed"]
     assert len(failed) == 4
-    assert sum("Mistyped" in f and "channels" in f for f in failed) == 2
+    assert sum("Refused" in f and "`federation.min_clients` = 9" in f for f in failed) == 2
     assert sum("Dying" in f and "ended with signal 9" in f for f in failed) == 2
     for name in ("table.md", "report.html"):
         assert (out / name).read_text().count("FAILED: Dying") == 2
@@ -91,7 +91,7 @@ def test_scores_are_those_of_fit(whole, tmp_path, monkeypatch):
 
 def test_one_folder_a_run_and_nothing_else(whole):
     out = whole[1]
-    assert {p.name for p in (out / "runs" / "all").iterdir()} == {"FedAvg", "LocalOnly", "Central", "Mistyped", "Dying"}
+    assert {p.name for p in (out / "runs" / "all").iterdir()} == {"FedAvg", "LocalOnly", "Central", "Refused", "Dying"}
     for method in ("FedAvg", "LocalOnly", "Central"):
         folders = list((out / "runs" / "all" / method).iterdir())
         assert len(folders) == 2 and all(len(list(f.rglob("results.json"))) == 1 for f in folders)

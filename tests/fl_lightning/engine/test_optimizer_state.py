@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from federations import Linear, clients, federate
+from lightning.pytorch.core.optimizer import _MockOptimizer
 from torch import nn
 
 from fl_lightning.engine.optimizer_state import OptimizerState, check_binding, flatten_optimizers, restore_optimizers
@@ -73,6 +75,42 @@ def test_one_parameter_of_the_module_is_enough():
         check_binding([torch.optim.SGD(mine.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.1)], mine)
     with pytest.raises(ValueError, match="holds none of the module's parameters"):
         OptimizerState().on_train_start(SimpleNamespace(optimizers=[adam(other)], lr_scheduler_configs=[]), mine)
+
+
+@pytest.mark.parametrize(("automatic", "trainable"), [(True, True), (True, False), (False, True)])
+def test_no_optimiser_is_told_as_that_and_fine_where_nothing_needs_one(automatic, trainable):
+    layer = nn.Linear(2, 1).requires_grad_(trainable)
+    layer.automatic_optimization = automatic
+    if not (automatic and trainable):
+        check_binding([_MockOptimizer()], layer)
+        return
+    with pytest.raises(ValueError, match=r"^`Linear.configure_optimizers` returned None, so nothing would be trained. Write"):
+        check_binding([_MockOptimizer()], layer)
+
+
+class StepsItself(Linear):
+    """Manual optimisation with an optimiser that Lightning never sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+        loss = (self(batch[0]) - batch[1]).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def configure_optimizers(self):
+        return None
+
+
+def test_a_module_that_steps_its_own_optimiser_trains(tmp_path):
+    fed = federate(tmp_path, StepsItself, clients((6, 8)), num_rounds=2, carry_optimizer_state=True)
+    assert fed.results["failures"] == []
+    torch.manual_seed(0)
+    assert not torch.equal(fed.module.net.weight, StepsItself().net.weight)
 
 
 def test_an_optimiser_that_is_the_same_object_in_each_fit_begins_as_it_was_first():
