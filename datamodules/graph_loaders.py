@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 
+from datamodules.relabelling import permute_known
 from datamodules.sampling import ALL, NeighborSampler, check_num_neighbors
 from datamodules.sparse import stored_tensors
 from datamodules.split import STAGES
@@ -66,6 +67,13 @@ class GraphLoaders(LightningDataModule):
         """Predict this graph in place of the module's own."""
         self._asked = graph
         self._loaders.pop("predict", None)
+
+    def permute_labels(self, generator: torch.Generator) -> int:
+        """Permute the labels of all nodes that are not for training; how many have become others (``canary``)."""
+        changed = copy.copy(self.data)
+        changed.y, number = permute_known(changed.y, ~changed.train_mask, generator)
+        self._graph, self._loaders, self._on_device = changed, {}, None
+        return number
 
     def train_dataloader(self) -> DataLoader:
         return self._loader("train")

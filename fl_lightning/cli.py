@@ -1,4 +1,4 @@
-"""``fl-lightning {fit,validate,test,predict,inspect,compare,report}``: LightningCLI with a ``federation:`` section.
+"""``fl-lightning {fit,validate,test,predict,inspect,canary,compare,report}``: LightningCLI with a ``federation:`` section.
 
 ``--federation null`` trains the same model centrally, with a stock ``lightning.Trainer``.
 """
@@ -57,6 +57,9 @@ class CommandTrainer(L.Trainer):
     def inspect(self, model: L.LightningModule, datamodule: L.LightningDataModule) -> None:
         """Say what the data and the partition are, and what will hurt, before any training."""
 
+    def canary(self, model: L.LightningModule, datamodule: L.LightningDataModule) -> None:
+        """Show that no label outside the training part trains: run twice, once with these labels permuted, and compare bits."""
+
 
 class FederatedCLI(LightningCLI):
     """LightningCLI whose trainer is a :class:`FederatedTrainer` unless ``federation`` is null.
@@ -91,7 +94,7 @@ class FederatedCLI(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        return {**LightningCLI.subcommands(), "inspect": {"model", "datamodule"}}
+        return {**LightningCLI.subcommands(), "inspect": {"model", "datamodule"}, "canary": {"model", "datamodule"}}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(
@@ -107,6 +110,8 @@ class FederatedCLI(LightningCLI):
             parser.add_argument("--json", action="store_true", help="Print one JSON object instead of tables.")
             parser.add_argument("--html", type=str | None, default=None, help="Also write a self-contained page there.")
             parser.add_argument("--strict", action="store_true", help=STRICT_HELP)
+        if subcommand == "canary":
+            parser.add_argument("--rounds", type=int, default=2, help="Rounds of each of the two runs.")
         if subcommand == "predict":
             parser.add_argument(
                 "--output", type=str | None, default=None, help="File to write. Default: `predictions.csv` in the run's folder."
@@ -231,6 +236,26 @@ class FederatedCLI(LightningCLI):
             settings, f"inspect {self.config_name}",
         )  # fmt: skip
         if asked["strict"] and must_be_met(findings):
+            raise SystemExit(1)
+
+    def canary(self, **arguments: Any) -> None:
+        """``fl-lightning canary``."""
+        from fl_lightning.canary import run_canary  # what no other command needs
+
+        if not isinstance(self.trainer, FederatedTrainer):
+            raise ValueError(
+                "`fl-lightning canary` compares what crosses between server and clients: leave out `--federation null`."
+            )
+        verdict = run_canary(
+            self.model,
+            self.datamodule,
+            dict(self._get(self.config_init, "trainer")),
+            vars(self._get(self.config_init, "federation")),
+            self._get(self.config, "seed_everything"),
+            self.config[self.subcommand]["rounds"],
+        )
+        _say(verdict.lines())
+        if verdict.difference is not None:
             raise SystemExit(1)
 
     # ---- configuration --------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from datamodules.molecules.packed import PackedMolecules, Part, make_loader
 from datamodules.molecules.split import PARTS
+from datamodules.relabelling import permute_known
 
 
 class MoleculeLoaders(LightningDataModule):
@@ -48,6 +50,17 @@ class MoleculeLoaders(LightningDataModule):
         if not self._parts:
             raise ValueError(f"`{type(self).__name__}` has no data yet: call `setup()` first.")
         return self._parts[name]
+
+    def permute_labels(self, generator: torch.Generator) -> int:
+        """Permute the labels of all molecules for validation and testing; how many have become others (``canary``)."""
+        packed = self.part("train").molecules
+        outside = torch.zeros(len(packed), dtype=torch.bool)
+        positions = {name: self.part(name).positions for name in PARTS}
+        for name in ("val", "test"):
+            outside[positions[name]] = True
+        y, number = permute_known(packed.y, outside, generator)
+        self._set_parts(replace(packed, y=y), {name: found.numpy() for name, found in positions.items()})
+        return number
 
     @property
     def num_train_samples(self) -> int:
@@ -120,6 +133,11 @@ class ClientMoleculeDataModule(MoleculeLoaders):
         """Take the scale of all clients' labels."""
         if "label_mean" in self.schema and "labels" in agreed["sums"]:
             self.schema["label_mean"], self.schema["label_std"] = label_scale(agreed["sums"]["labels"])
+
+    def permute_labels(self, generator: torch.Generator) -> int:
+        number = super().permute_labels(generator)
+        self.packed = self.part("train").molecules
+        return number
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that training on this client depends on."""
