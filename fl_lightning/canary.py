@@ -109,6 +109,21 @@ def run_canary(
     return Verdict(changed, len(histories[0]), first_difference(*histories))
 
 
+def canary_of_config(
+    module: L.LightningModule, datamodule: L.LightningDataModule, config: Mapping[str, Any], seed: int
+) -> Verdict:
+    """:func:`run_canary` of a parsed config.
+
+    Raises:
+        ValueError: As there; or if it trains centrally.
+    """
+    if config["federation"] is None:
+        raise ValueError(
+            "`fl-lightning canary` compares what crosses between server and clients: leave out `--federation null`."
+        )
+    return run_canary(module, datamodule, dict(config["trainer"]), vars(config["federation"]), seed, config["rounds"])
+
+
 def first_difference(one: Sequence[tuple[str, Content]], other: Sequence[tuple[str, Content]]) -> str | None:
     """Where two histories part, in words."""
     for (what, content), (twin, changed) in zip(one, other, strict=False):

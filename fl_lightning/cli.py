@@ -240,20 +240,10 @@ class FederatedCLI(LightningCLI):
 
     def canary(self, **arguments: Any) -> None:
         """``fl-lightning canary``."""
-        from fl_lightning.canary import run_canary  # what no other command needs
+        from fl_lightning.canary import canary_of_config  # what no other command needs
 
-        if not isinstance(self.trainer, FederatedTrainer):
-            raise ValueError(
-                "`fl-lightning canary` compares what crosses between server and clients: leave out `--federation null`."
-            )
-        verdict = run_canary(
-            self.model,
-            self.datamodule,
-            dict(self._get(self.config_init, "trainer")),
-            vars(self._get(self.config_init, "federation")),
-            self._get(self.config, "seed_everything"),
-            self.config[self.subcommand]["rounds"],
-        )
+        given = self.config_init[self.subcommand]
+        verdict = canary_of_config(self.model, self.datamodule, given, self._get(self.config, "seed_everything"))
         _say(verdict.lines())
         if verdict.difference is not None:
             raise SystemExit(1)
@@ -307,14 +297,7 @@ class FederatedCLI(LightningCLI):
 
     def _compared_config(self) -> dict[str, Any]:
         dumped = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
-        compared = {key: dumped.get(key) for key in ("seed_everything", "model", "data")}
-        compared |= {key: dumped[key] for key in ("optimizer", "lr_scheduler") if dumped.get(key)}
-        compared["strategy"] = dumped["federation"]["strategy"]
-        compared["trainer"] = {k: v for k, v in dumped["trainer"].items() if k not in NOT_COMPARED}
-        # Where files are, and what is predicted; the data have a hash.
-        for where in ("root", "files", "predict_files", "predict_root"):
-            (compared["data"].get("init_args") or {}).pop(where, None)
-        return compared
+        return _compared(dumped)
 
     @cached_property
     def _central_work(self) -> dict[str, Any]:
@@ -329,6 +312,18 @@ class FederatedCLI(LightningCLI):
         epochs = trainer["max_epochs"] or 1
         _say([f"central: {rounds} rounds x {epochs} epochs = {rounds * epochs} epochs"])
         return {"max_epochs": rounds * epochs}
+
+
+def _compared(config: dict[str, Any]) -> dict[str, Any]:
+    """What of a config a run's weights depend on."""
+    compared = {key: config.get(key) for key in ("seed_everything", "model", "data")}
+    compared |= {key: config[key] for key in ("optimizer", "lr_scheduler") if config.get(key)}
+    compared["strategy"] = config["federation"]["strategy"]
+    compared["trainer"] = {k: v for k, v in config["trainer"].items() if k not in NOT_COMPARED}
+    # Where files are, and what is predicted; the data have a hash.
+    for where in ("root", "files", "predict_files", "predict_root"):
+        (compared["data"].get("init_args") or {}).pop(where, None)
+    return compared
 
 
 def _predictions_name(data: Any) -> str:
@@ -350,7 +345,7 @@ def _options(args: list[str], start: str) -> list[tuple[str, str]]:
 
 
 def main(args: Sequence[str]) -> int:
-    """Run ``fit``, ``validate``, ``test``, ``predict`` or ``inspect``; returns the exit code.
+    """Run ``fit``, ``validate``, ``test``, ``predict``, ``inspect`` or ``canary``; returns the exit code.
 
     Raises:
         ValueError: For a mistake of the configuration or the data; `fl_lightning.commands` tells it without a traceback.

@@ -30,7 +30,7 @@ def test_every_command_parses():
     commands = [shlex.split(line)[1:] for line in SHELL if line.startswith("fl-lightning ") and "--help" not in line]
     own = [command for command in commands if command[0] in ("compare", "report")]
     commands = [command for command in commands if command not in own]
-    assert {command[0] for command in commands} == {"inspect", "fit", "validate", "test", "predict"}
+    assert {command[0] for command in commands} == {"inspect", "fit", "validate", "test", "predict", "canary"}
     assert [command[0] for command in own] == ["compare", "report"]
     assert read_plan(ROOT / own[0][own[0].index("--config") + 1]).cells
     script = (

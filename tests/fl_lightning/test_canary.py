@@ -171,7 +171,10 @@ GRAPHS = {
     "AmazonDataModule": {"name": "Photo", "num_clients": 2},
     "CoauthorDataModule": {"name": "CS", "num_clients": 2},
 }
-MOLECULES = {"MoleculeNetDataModule": {"name": "freesolv", "num_clients": 2, "client_holdout": 0.2}, "QM9DataModule": {"num_clients": 2}}
+MOLECULES = {
+    "MoleculeNetDataModule": {"name": "freesolv", "num_clients": 2, "client_holdout": 0.2},
+    "QM9DataModule": {"num_clients": 2},
+}
 
 
 @pytest.mark.slow
