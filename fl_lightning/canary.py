@@ -109,9 +109,7 @@ def run_canary(
     return Verdict(changed, len(histories[0]), first_difference(*histories))
 
 
-def canary_of_config(
-    module: L.LightningModule, datamodule: L.LightningDataModule, config: Mapping[str, Any], seed: int
-) -> Verdict:
+def canary_of_config(module: L.LightningModule, datamodule: L.LightningDataModule, config: Mapping[str, Any]) -> Verdict:
     """:func:`run_canary` of a parsed config.
 
     Raises:
@@ -121,7 +119,9 @@ def canary_of_config(
         raise ValueError(
             "`fl-lightning canary` compares what crosses between server and clients: leave out `--federation null`."
         )
-    return run_canary(module, datamodule, dict(config["trainer"]), vars(config["federation"]), seed, config["rounds"])
+    return run_canary(
+        module, datamodule, dict(config["trainer"]), vars(config["federation"]), config["seed_everything"], config["rounds"]
+    )
 
 
 def first_difference(one: Sequence[tuple[str, Content]], other: Sequence[tuple[str, Content]]) -> str | None:

@@ -242,8 +242,7 @@ class FederatedCLI(LightningCLI):
         """``fl-lightning canary``."""
         from fl_lightning.canary import canary_of_config  # what no other command needs
 
-        given = self.config_init[self.subcommand]
-        verdict = canary_of_config(self.model, self.datamodule, given, self._get(self.config, "seed_everything"))
+        verdict = canary_of_config(self.model, self.datamodule, self.config_init[self.subcommand])
         _say(verdict.lines())
         if verdict.difference is not None:
             raise SystemExit(1)
@@ -296,8 +295,7 @@ class FederatedCLI(LightningCLI):
         (folder / "config.yaml").write_text(text, encoding="utf-8")
 
     def _compared_config(self) -> dict[str, Any]:
-        dumped = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
-        return _compared(dumped)
+        return _compared(yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)))
 
     @cached_property
     def _central_work(self) -> dict[str, Any]:
