@@ -314,7 +314,7 @@ class FederatedCLI(LightningCLI):
 
 def _compared(config: dict[str, Any]) -> dict[str, Any]:
     """What of a config a run's weights depend on."""
-    compared = {key: config.get(key) for key in ("seed_everything", "model", "data")}
+    compared: dict[str, Any] = {key: config.get(key) for key in ("seed_everything", "model", "data")}
     compared |= {key: config[key] for key in ("optimizer", "lr_scheduler") if config.get(key)}
     compared["strategy"] = config["federation"]["strategy"]
     compared["trainer"] = {k: v for k, v in config["trainer"].items() if k not in NOT_COMPARED}
