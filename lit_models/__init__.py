@@ -19,4 +19,6 @@ from lit_models.molecule_predictor import LitMoleculePredictor as LitMoleculePre
 from lit_models.mpnn import MPNN as MPNN
 from lit_models.neighgen import LitNeighGen as LitNeighGen
 from lit_models.node_classifier import LitNodeClassifier as LitNodeClassifier
+from lit_models.propagation import APPNP as APPNP
+from lit_models.propagation import GPRGNN as GPRGNN
 from lit_models.schnet import SchNet as SchNet

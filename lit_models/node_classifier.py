@@ -28,7 +28,7 @@ class LitNodeClassifier(LitGraphModule):
 
     Args:
         encoder: Module with ``build(in_channels, out_channels)``, ``forward(x, edge_index)`` and, for MOON,
-            ``embed(x, edge_index)``: `GraphSAGE`, `GCN`, `GAT`, `GIN`, ...
+            ``embed(x, edge_index)``: `GraphSAGE`, `GCN`, `GAT`, `GIN`, `APPNP`, `GPRGNN`, ...
         objective: What a training step minimises. Default: `ERM`.
         optimizer: Callable ``parameters -> Optimizer``. Default: Adam, lr 1e-2, weight decay 5e-4.
         num_classes: Number of classes C. Default: from the data's schema.

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from datamodules.planted import PlantedDataModule
-from lit_models import GAT, GCN, GIN, GraphSAGE, LitNodeClassifier
+from lit_models import APPNP, GAT, GCN, GIN, GPRGNN, GraphSAGE, LitNodeClassifier
 from lit_models.functional_embedding import functional_embedding
 from lit_models.masked_gcn import GCNWithHead, Masked, MaskedGCN
 from lit_models.masks import apply_masks, masked_layers, named_masks, raw_weight
@@ -83,7 +83,7 @@ def test_masks_of_one_equal_pyg_layers(training):
     torch.testing.assert_close(masked(graph.x, graph.edge_index), expected, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("encoder", [GCN, GraphSAGE, GIN, GAT, GCNWithHead])
+@pytest.mark.parametrize("encoder", [GCN, GraphSAGE, GIN, GAT, APPNP, GPRGNN, GCNWithHead])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_any_encoder_can_be_masked(encoder, sparse):
     """Masks of one change nothing; other masks act as if the weights were W * mu, on both feature paths."""

@@ -27,9 +27,11 @@ from datamodules.molecules import ChEMBLDataModule
 from fl_lightning import FederatedTrainer
 from fl_lightning.strategies import FedAvg, FedPub, FedSagePlus, LocalOnly
 from lit_models import (
+    APPNP,
     GAT,
     GCN,
     GIN,
+    GPRGNN,
     MPNN,
     GCNMolecule,
     GINMolecule,
@@ -82,6 +84,8 @@ CASES = {
     "GCN": (nodes(GCN), citation, UNIFORM, GRAPH_RUN),
     "GAT": (nodes(GAT), citation, UNIFORM, GRAPH_RUN),
     "GIN": (nodes(GIN), citation, UNIFORM, GRAPH_RUN),
+    "APPNP": (nodes(APPNP), citation, UNIFORM, GRAPH_RUN),
+    "GPRGNN": (nodes(GPRGNN), citation, UNIFORM, GRAPH_RUN),
     "MPNN": (lambda: LitMoleculePredictor(MPNN(8, 8)), molecules, SAMPLES, MOLECULE_RUN),
     "GCNMolecule": (bonds(GCNMolecule), molecules, SAMPLES, MOLECULE_RUN),
     **{

@@ -14,6 +14,7 @@ from lit_models import (
     GAT,
     GCN,
     GIN,
+    GPRGNN,
     MPNN,
     GCNMolecule,
     GINMolecule,
@@ -31,7 +32,7 @@ OBJECTIVES = {
     "FLIT+": FLITPlus, "FLIT+ official": lambda: FLITPlus(variant="official"),
     "all": lambda: FedProx(base=MOON(base=FedVAT(base=FLITPlus()))),
 }  # fmt: skip
-NODES = {"SAGE": GraphSAGE, "GCN": GCN, "GAT": GAT, "GIN": GIN, "MaskedGCN": MaskedGCN}
+NODES = {"SAGE": GraphSAGE, "GCN": GCN, "GAT": GAT, "GIN": GIN, "MaskedGCN": MaskedGCN, "GPRGNN": GPRGNN}
 MOLECULES = {
     "MPNN": lambda: MPNN(16, 8), "MPNN edges": lambda: MPNN(16, 8, perturb=["vertex", "edge"]),
     "SchNet": lambda: SchNet(16, 16, 2, 8), "GIN": lambda: GINMolecule(16), "GCN": lambda: GCNMolecule(16),
