@@ -21,7 +21,7 @@ from lit_models.sparse import Graph, SparseInputLinear, spmm
 
 
 def start_gamma(hops: int, alpha: float) -> Tensor:
-    r"""Weights of APPNP's terms: :math:`\alpha (1 - \alpha)^k`, the last one :math:`(1 - \alpha)^K`; shape ``(hops + 1,)``, sum 1."""
+    r"""Weights of APPNP's terms: :math:`\alpha (1 - \alpha)^k`, last :math:`(1 - \alpha)^K`; shape ``(hops + 1,)``."""
     gamma = alpha * (1 - alpha) ** torch.arange(hops + 1, dtype=torch.float64)
     gamma[-1] = (1 - alpha) ** hops
     return gamma.to(torch.get_default_dtype())
@@ -44,8 +44,8 @@ class Propagation(Encoder):
         super().__init__(hidden_channels, num_layers, dropout)
         if hops < 0 or not 0.0 <= alpha <= 1.0:
             raise ValueError(
-                f"`{type(self).__name__}` needs at least 0 hops and 0 <= alpha <= 1, but `model.init_args.encoder.init_args` has "
-                f"hops: {hops}, alpha: {alpha}."
+                f"`{type(self).__name__}` needs at least 0 hops and 0 <= alpha <= 1, but "
+                f"`model.init_args.encoder.init_args` has hops: {hops}, alpha: {alpha}."
             )
         self.hops, self.alpha = hops, alpha
 
