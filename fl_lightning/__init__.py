@@ -5,11 +5,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_lightning.loading import load_model
-    from fl_lightning.strategies import FedAvg, FedPub, FedSagePlus, LocalOnly
+    from fl_lightning.strategies import (
+        FedAdagrad,
+        FedAdam,
+        FedAvg,
+        FedAvgM,
+        FedPub,
+        FedSagePlus,
+        FedYogi,
+        LocalOnly,
+    )
     from fl_lightning.trainer import FederatedTrainer
 
 __version__ = "0.1.0"
-__all__ = ["FedAvg", "FedPub", "FedSagePlus", "FederatedTrainer", "LocalOnly", "load_model"]
+__all__ = [
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedPub",
+    "FedSagePlus",
+    "FedYogi",
+    "FederatedTrainer",
+    "LocalOnly",
+    "load_model",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,5 +5,17 @@ from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fedpub import FedPub
 from fl_lightning.strategies.fedsage import FedSagePlus
 from fl_lightning.strategies.local_only import LocalOnly
+from fl_lightning.strategies.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
-__all__ = ["FedAvg", "FedPub", "FedSagePlus", "LocalOnly", "Phase", "Strategy"]
+__all__ = [
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedPub",
+    "FedSagePlus",
+    "FedYogi",
+    "LocalOnly",
+    "Phase",
+    "Strategy",
+]

@@ -57,3 +57,14 @@ def average_learnt(
             parts = [{name: models[i][name][rows]} for i in learners] or [{name: before[name][rows]}]
             result[name][rows] = average(parts, [weights[i] for i in learners] or [1.0])[name]
     return result
+
+
+def rows_of_nobody(untrained: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    """By entry, the rows that no model has trained.
+
+    Args:
+        untrained: As for :func:`average_learnt`; at least one model.
+    """
+    in_all = [name for name in untrained[0] if all(name in told for told in untrained)]
+    common = {name: sorted(set.intersection(*(set(told[name]) for told in untrained))) for name in in_all}
+    return {name: rows for name, rows in common.items() if rows}

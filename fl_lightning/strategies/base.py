@@ -147,10 +147,12 @@ class Strategy:
     def server_step(self, average: dict[str, Tensor]) -> dict[str, Tensor]:
         """What the model becomes after a round: by default the clients' average itself.
 
-        A server's optimiser (FedAvgM, FedAdam) overrides this and keeps its memory in ``self.server_state``.
+        A server's optimiser (`server_optimizers.py`) overrides this and keeps its memory in ``self.server_state``.
 
         Args:
-            average: The floating entries of the average; ``self.weights`` still are those of before the round.
+            average: The average of the parameters; ``self.weights`` still are those of before the round. Buffers (running
+                statistics of normalisation layers) become their average without being asked about, and rows that no client
+                has trained stay whatever is returned for them.
         """
         return average
 

@@ -11,12 +11,15 @@ that task (``untrained_rows`` of its reply) its weight is 0, and the sum is over
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
+
+import lightning as L
+from torch import Tensor
 
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
-from fl_lightning.strategies.averaging import average_learnt
+from fl_lightning.strategies.averaging import average_learnt, rows_of_nobody
 from fl_lightning.strategies.base import Strategy
 
 
@@ -35,11 +38,40 @@ class FedAvg(Strategy):
             )
         self.weighting = weighting
 
+    _buffers: frozenset[str] = frozenset()
+    _still: Mapping[str, Sequence[int]] = {}
+
+    def check(
+        self,
+        module: L.LightningModule,
+        datamodules: Sequence[L.LightningDataModule],
+        server_data: L.LightningDataModule | None,
+    ) -> None:
+        self._buffers = frozenset(name for name, _ in module.named_buffers(remove_duplicate=False))
+
     def download(self, client: int) -> Payload:
         return Payload(self.weights)
 
     def aggregate(self, federation: Federation, round: int, replies: Mapping[int, Payload]) -> None:
-        weights = [1.0 if self.weighting == "uniform" else float(r.values["num_samples"]) for r in replies.values()]
-        untrained = [r.values.get("untrained_rows", {}) for r in replies.values()]
-        mean = average_learnt([r.tensors for r in replies.values()], weights, untrained, self.weights)
-        self.weights = {**self.weights, **self.server_step(mean)}
+        self._still = rows_of_nobody(untrained_rows(replies))
+        average = self.average(replies)
+        stepped = self.server_step({name: tensor for name, tensor in average.items() if name not in self._buffers})
+        for name, rows in self._still.items():  # a server's optimiser would move them by its memory
+            if name in stepped:
+                stepped[name] = stepped[name].clone()
+                stepped[name][rows] = self.weights[name][rows]
+        self.weights = {**self.weights, **average, **stepped}
+
+    def average(self, replies: Mapping[int, Payload]) -> dict[str, Tensor]:
+        """The clients' models as one: the floating entries, of each row the mean over those that have trained it."""
+        models = [reply.tensors for reply in replies.values()]
+        return average_learnt(models, self.shares(replies), untrained_rows(replies), self.weights)
+
+    def shares(self, replies: Mapping[int, Payload]) -> list[float]:
+        """What each client weighs, up to a factor that is the same for all."""
+        return [1.0 if self.weighting == "uniform" else float(r.values["num_samples"]) for r in replies.values()]
+
+
+def untrained_rows(replies: Mapping[int, Payload]) -> list[Mapping[str, Sequence[int]]]:
+    """Of each client, by entry, the rows that it has not trained."""
+    return [reply.values.get("untrained_rows", {}) for reply in replies.values()]

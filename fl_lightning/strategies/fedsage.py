@@ -108,6 +108,7 @@ class FedSagePlus(FedAvg):
         datamodules: Sequence[L.LightningDataModule],
         server_data: L.LightningDataModule | None,
     ) -> None:
+        super().check(module, datamodules, server_data)
         for datamodule in datamodules:
             if not (hasattr(datamodule, "with_data") and hasattr(datamodule, "schema") and hasattr(datamodule, "data")):
                 raise ValueError(

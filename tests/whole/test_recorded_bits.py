@@ -25,7 +25,7 @@ from federations import CPU, checkpoint_tensors, last_checkpoint
 from datamodules import PlantedDataModule, SyntheticCitationDataModule
 from datamodules.molecules import ChEMBLDataModule
 from fl_lightning import FederatedTrainer
-from fl_lightning.strategies import FedAvg, FedPub, FedSagePlus, LocalOnly
+from fl_lightning.strategies import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPub, FedSagePlus, FedYogi, LocalOnly
 from lit_models import (
     APPNP,
     GAT,
@@ -78,6 +78,7 @@ CASES = {
     "FedAvg uniform": (nodes(), citation, UNIFORM, GRAPH_RUN),
     "FedAvg num_samples": (nodes(), citation, SAMPLES, GRAPH_RUN),
     "FedAvg carried": (nodes(), citation, SAMPLES, {**GRAPH_RUN, "carry_optimizer_state": True}),
+    **{made.__name__: (nodes(), citation, made, GRAPH_RUN) for made in (FedAvgM, FedAdagrad, FedAdam, FedYogi)},
     "LocalOnly": (nodes(), citation, LocalOnly, GRAPH_RUN),
     "FedPub": (nodes(MaskedGCN, MaskedProximal(l1=1e-5, l2=1e-3)), planted, lambda: FedPub(tau=3.0), GRAPH_RUN),
     "FedSagePlus": (nodes(), citation, generator, GRAPH_RUN),
