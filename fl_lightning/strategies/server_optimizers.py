@@ -11,8 +11,8 @@ the others  m_t = beta_1 m_(t-1) + (1 - beta_1) Delta_t
             x_(t+1) = x_t + eta m_t / (sqrt(v_t) + tau)
 
 m_(-1) = 0 and v_(-1) = tau^2, and nothing corrects their bias, as in the paper. All is for each number apart. p_i are the
-weights of ``FedAvg``. Buffers (running statistics of normalisation layers) are no gradients: they are averaged as they are. A row
-that no participant has trained (``untrained_rows``) stays, and so do its m and v.
+weights of ``FedAvg``. Buffers (running statistics of normalisation layers) are no gradients: they are averaged as they are.
+A row that no participant has trained (``untrained_rows``) stays, and so do its m and v.
 
 What leaves a client is what leaves it with ``FedAvg``: its weights. m and v are the server's, and in its checkpoints.
 """
