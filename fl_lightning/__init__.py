@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         FedAvgM,
         FedPub,
         FedSagePlus,
+        FedSagePrototype,
         FedYogi,
         LocalOnly,
     )
@@ -25,6 +26,7 @@ __all__ = [
     "FedAvgM",
     "FedPub",
     "FedSagePlus",
+    "FedSagePrototype",
     "FedYogi",
     "FederatedTrainer",
     "LocalOnly",

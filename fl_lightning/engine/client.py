@@ -92,6 +92,11 @@ class Client:
             held = self._worker.memos[self.id, name] = (key, compute())
         return held[1]
 
+    def forget(self, name: str) -> None:
+        """Let go of a memo; if it is a data module, of what was kept for training on it, too."""
+        _, value = self._worker.memos.pop((self.id, name), (None, None))
+        self._worker.local.forget(value)
+
     @property
     def shared_names(self) -> tuple[str, ...]:
         """Names of the entries that may leave the client."""

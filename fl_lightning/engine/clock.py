@@ -103,6 +103,10 @@ class Clock(Callback):
         self._at = position or self._at
         self.watches, self.kept, self.callbacks = [], None, {}
 
+    def forget(self, client: int) -> None:
+        """There will be no further fit of this number."""
+        self._replayed.pop(client, None)
+
     def give_loops(self, trainer: L.Trainer, limits: Limits) -> None:
         """Give a Trainer new loops for the fit.
 

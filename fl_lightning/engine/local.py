@@ -193,6 +193,13 @@ class LocalTrainer:
         finally:
             vars(self.module).pop("log_values", None)
 
+    def forget(self, datamodule: Any) -> None:
+        """A data module that will not be used again: nothing of it is kept, for another may have its ``id``."""
+        held = self._data.pop(id(datamodule), None)
+        if held is not None:
+            self._trainers.forget(held[1])
+            self.clock.forget(id(datamodule))
+
     def _reused(self, datamodule: L.LightningDataModule) -> ReusedData:
         held = self._data.get(id(datamodule))
         if held is None:

@@ -75,6 +75,9 @@ class Trainers:
     def drop(self) -> None:
         """A run was interrupted: its Trainer is in no state to be used again."""
 
+    def forget(self, datamodule: L.LightningDataModule) -> None:
+        """This data module will not be used again."""
+
     def _build(self, args: Mapping[str, Any]) -> L.Trainer:
         own = {name: copy.deepcopy(args[name]) for name in BOUND if name in args}
         return L.Trainer(**{**args, **own, "callbacks": self._shared + copy.deepcopy(self._callbacks)})

@@ -4,6 +4,7 @@ from fl_lightning.strategies.base import Phase, Strategy
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fedpub import FedPub
 from fl_lightning.strategies.fedsage import FedSagePlus
+from fl_lightning.strategies.fedsage_prototype import FedSagePrototype
 from fl_lightning.strategies.local_only import LocalOnly
 from fl_lightning.strategies.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
@@ -14,6 +15,7 @@ __all__ = [
     "FedAvgM",
     "FedPub",
     "FedSagePlus",
+    "FedSagePrototype",
     "FedYogi",
     "LocalOnly",
     "Phase",

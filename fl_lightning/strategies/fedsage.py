@@ -31,11 +31,12 @@ from fl_lightning.strategies.base import Phase, PhaseCosts
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fedsage_client import FedSagePlusClient
 from fl_lightning.strategies.fedsage_costs import phase_costs
+from fl_lightning.strategies.prototypes import Prototypes, check_predict_step, mending_request, sums_reply
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen.generators import check_features
 
-MENDINGS = ("generator", "zero", "mean", "oracle", "none")
-COUNTS = ("predicted", "known")
+MENDINGS = ("generator", "prototype", "zero", "mean", "oracle", "none")
+COUNTS = ("predicted", "known", "mean")
 
 
 class FedSagePlus(FedAvg):
@@ -52,16 +53,20 @@ class FedSagePlus(FedAvg):
             which the term outweighs the local one: generated features end up farther from the hidden ones than the client's
             mean vector is (docs/fedsage_plus.md).
         min_batch: A query for fewer generated vectors is neither sent nor answered: its gradient could reveal a feature row.
-        mending: What mended nodes get: the ``generator``'s features; ``zero`` or the client's ``mean`` vector in their place;
-            the ``oracle``, true neighbours on other clients (needs the server's global graph: benchmarks only); ``none``.
+        mending: What mended nodes get: the ``generator``'s features; what class prototypes say (``prototype``: ours, see
+            `prototypes.py`); ``zero`` or the client's ``mean`` vector in their place; the ``oracle``, true neighbours on other
+            clients (needs the server's global graph: benchmarks only); ``none``.
         counts: How many neighbours a node gets: as many as dGen ``predicted`` (the paper's), or as many as are ``known`` to be
             missing, where clients know which of their links lead elsewhere (``ClientGraphDataModule.links_elsewhere``: links
             to other clients and, in own tables, to ids that nobody has), at most ``num_slots``. The numbers stay with the
-            client, and the exchange is the paper's. With ``mending: zero`` or ``mean`` no generator is trained then.
+            client, and the exchange is the paper's. With ``mending: zero``, ``mean`` or ``prototype`` no generator is trained
+            then. With ``mending: prototype`` also the ``mean`` number of all clients that know theirs, the same for each node;
+            1 if none does.
         draws: Impairments of a client's graph in one step of phase 1; each is used once, the next step takes new ones.
         holdout: Share of the hidden nodes never trained on, to measure the generator with.
         diagnostics: Clients also report aggregate figures of their generator (errors, calibration, degrees): after each pass of
             phase 1, after every fifth round of phase 2 and its last, and after mending.
+        prototypes: How ``mending: prototype`` goes about it.
     """
 
     def __init__(
@@ -73,11 +78,12 @@ class FedSagePlus(FedAvg):
         exchange_rounds: int = 50,
         alpha: float = 0.1,
         min_batch: int = 32,
-        mending: Literal["generator", "zero", "mean", "oracle", "none"] = "generator",
-        counts: Literal["predicted", "known"] = "predicted",
+        mending: Literal["generator", "prototype", "zero", "mean", "oracle", "none"] = "generator",
+        counts: Literal["predicted", "known", "mean"] = "predicted",
         draws: int = 50,
         holdout: float = 0.1,
         diagnostics: bool = True,
+        prototypes: Prototypes | None = None,
     ) -> None:
         super().__init__(weighting)
         key = "`federation.strategy.init_args"
@@ -85,6 +91,8 @@ class FedSagePlus(FedAvg):
             raise ValueError(f"{key}.mending` must be one of {', '.join(MENDINGS)}, got `{mending}`.")
         if counts not in COUNTS:
             raise ValueError(f"{key}.counts` must be one of {', '.join(COUNTS)}, got `{counts}`.")
+        if counts == "mean" and mending != "prototype":
+            raise ValueError(f"{key}.counts: mean` goes with `mending: prototype` only, got `mending: {mending}`.")
         if not 0 <= hide_portion < 1:
             raise ValueError(f"{key}.hide_portion` must be in [0, 1), got {hide_portion}.")
         if pretrain_steps < 1 or exchange_rounds < 0 or draws < 1 or min_batch < 1 or not alpha >= 0:
@@ -96,6 +104,7 @@ class FedSagePlus(FedAvg):
         self.hide_portion, self.pretrain_steps, self.exchange_rounds = hide_portion, pretrain_steps, exchange_rounds
         self.alpha, self.min_batch, self.mending = alpha, min_batch, mending
         self.counts, self.draws, self.holdout, self.diagnostics = counts, draws, holdout, diagnostics
+        self.prototypes = Prototypes() if prototypes is None else prototypes
         self._pictures: dict[str, Any] = {}
         self._oracle: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -117,13 +126,11 @@ class FedSagePlus(FedAvg):
                 )
         checked: Sequence[Any] = datamodules  # which have `data`
         if self.needs_counts:
-            strangers = [c for c, d in enumerate(datamodules) if getattr(d, "links_elsewhere", None) is None]
-            if strangers:
-                raise ValueError(
-                    "`federation.strategy.init_args.counts: known` needs data modules that know how many links of each node "
-                    f"lead elsewhere, but clients {strangers} have no `links_elsewhere`. Use `counts: predicted`, or pass "
-                    "`links_elsewhere` to `datamodules.ClientGraphDataModule`."
-                )
+            _check_links_elsewhere(datamodules)
+        if self.mending == "prototype":
+            check_predict_step(module)
+            schema = checked[0].schema
+            self._sizes = int(schema["num_features"]), int(schema["num_classes"])
         if self.needs_generator:
             for client, datamodule in enumerate(checked):
                 try:
@@ -141,12 +148,12 @@ class FedSagePlus(FedAvg):
     @property
     def needs_counts(self) -> bool:
         """Do clients mend with known numbers of missing neighbours?"""
-        return self.counts == "known" and self.mending in ("generator", "zero", "mean")
+        return self.counts == "known" and self.mending in ("generator", "prototype", "zero", "mean")
 
     @property
     def needs_generator(self) -> bool:
         """Does any of what mended nodes get come from NeighGen: their features, or how many they are?"""
-        trained = ("generator",) if self.needs_counts else ("generator", "zero", "mean")
+        trained = ("generator", "prototype", "zero", "mean") if self.counts == "predicted" else ("generator",)
         return self.hide_portion > 0 and self.mending in trained
 
     # ---- phases -----------------------------------------------------------------------------------------------------
@@ -157,12 +164,10 @@ class FedSagePlus(FedAvg):
             return []
         if not self.needs_generator:
             return [mending]
-        passes = -(-self.pretrain_steps // self.draws)
-        return [
-            Phase("generator", passes, self._pretrain),
-            Phase("exchange", self.exchange_rounds, self._exchange),
-            mending,
-        ]
+        pretraining = Phase("generator", -(-self.pretrain_steps // self.draws), self._pretrain)
+        if self.mending == "prototype":  # only dGen's counts are used, and the exchange trains fGen
+            return [pretraining, mending]
+        return [pretraining, Phase("exchange", self.exchange_rounds, self._exchange), mending]
 
     def phase_costs(self, datamodules: Sequence[L.LightningDataModule]) -> PhaseCosts:
         return phase_costs(self, datamodules, self._oracle)
@@ -200,6 +205,10 @@ class FedSagePlus(FedAvg):
         requests = {c: Payload() for c in federation.clients}
         if self.mending == "oracle":
             requests = {c: Payload({"counts": n, "features": x}) for c, (n, x) in self._oracle.items()}
+        if self.mending == "prototype":
+            sums = federation.call("class_sums", requests, step, expected=sums_reply(*self._sizes))
+            told = mending_request(sums, self.prototypes.min_nodes)
+            requests = dict.fromkeys(requests, told)
         return self._scalars(federation.call("mend", requests, step, expected=figures_reply()))
 
     def _scalars(self, replies: Mapping[int, Payload]) -> dict[str, float]:
@@ -223,6 +232,16 @@ class FedSagePlus(FedAvg):
         tables = {name: counts for name, counts in self._pictures.items() if counts.dim() == 2}
         lines = {name: counts.long().tolist() for name, counts in self._pictures.items() if counts.dim() == 1}
         return Diagnostics(tables=tables, histograms={name: Histogram(line, unit=False) for name, line in lines.items()})
+
+
+def _check_links_elsewhere(datamodules: Sequence[L.LightningDataModule]) -> None:
+    strangers = [c for c, d in enumerate(datamodules) if getattr(d, "links_elsewhere", None) is None]
+    if strangers:
+        raise ValueError(
+            "`federation.strategy.init_args.counts: known` needs data modules that know how many links of each node "
+            f"lead elsewhere, but clients {strangers} have no `links_elsewhere`. Use `counts: predicted`, or pass "
+            "`links_elsewhere` to `datamodules.ClientGraphDataModule`."
+        )
 
 
 def query_reply(num_slots: int) -> Expected:

@@ -21,6 +21,7 @@ from fl_lightning.engine.local import LocalTrainer
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.optimizer_state import flatten_optimizers, restore_optimizers
 from fl_lightning.engine.seeds import derive, stream
+from fl_lightning.strategies.prototypes import PROTOTYPES, look, mended_with_prototypes, sums_of
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen.exchange import (
     Query,
@@ -54,6 +55,7 @@ class FedSagePlusClient(ClientHalf):
         self.alpha, self.min_batch, self.mending = strategy.alpha, strategy.min_batch, strategy.mending
         self.exchange_rounds = strategy.exchange_rounds
         self.diagnostics, self.needs_counts = strategy.diagnostics, strategy.needs_counts
+        self.counts, self.prototypes = strategy.counts, strategy.prototypes
 
     # ---- phase 1 ----------------------------------------------------------------------------------------------------
 
@@ -131,14 +133,24 @@ class FedSagePlusClient(ClientHalf):
     # ---- phase 3 ----------------------------------------------------------------------------------------------------
 
     @protocol_step
+    def class_sums(self, client: Client, request: Payload) -> Payload:
+        """Sums over training nodes of a class, for prototypes."""
+        return sums_of(client, self.prototypes.min_nodes)
+
+    @protocol_step
     def mend(self, client: Client, request: Payload) -> Payload:
         """Decide on the neighbours to add. They follow from the generator's weights and a seed, so only these are kept."""
-        client.store.put_section("oracle", dict(request.tensors))  # nothing with another `mending`
+        section = PROTOTYPES if self.mending == "prototype" else "oracle"
+        client.store.put_section(section, dict(request.tensors))  # nothing with another `mending`
+        client.store.values |= request.values
         client.store.put_section("generator_optimizer", {})
         client.store.put_section("exchange_optimizer", {})
         client.store.values["mended"] = True
         if not self.diagnostics:
             return Payload()
+        if self.mending == "prototype":  # nothing is mended until the model has learnt something
+            counts = self._counts_for_prototypes(client)
+            return Payload(values={"metrics": {"generated_nodes": 0.0 if counts is None else float(counts.sum())}})
         before, after = client.datamodule.data, self._mended(client).data
         degrees = torch.bincount(degree(after.edge_index[0], after.num_nodes).long())
         metrics = {"generated_nodes": float(after.num_nodes - before.num_nodes)}
@@ -147,6 +159,11 @@ class FedSagePlusClient(ClientHalf):
     # ---- phase 4: FedSage on the mended subgraph ----------------------------------------------------------------------
 
     def fit(self, client: Client, request: Payload) -> Payload:
+        last = client.store.values.get("looked")
+        if self.mending == "prototype" and self.prototypes.is_due(client.round, client.settings.num_rounds, last):
+            client.load(request.tensors)
+            look(client, self._mended(client), self.prototypes.labels)
+            client.forget("mended")
         client.datamodule = self._mended(client)
         return super().fit(client, request)
 
@@ -199,8 +216,14 @@ class FedSagePlusClient(ClientHalf):
         if not client.store.values.get("mended"):
             return client.datamodule
         original = client.datamodule
+        looked = client.store.values.get("looked")
+        if self.mending == "prototype" and looked is None:
+            return original
 
         def compute() -> Any:
+            if self.mending == "prototype":
+                counts = self._counts_for_prototypes(client)
+                return original if counts is None else mended_with_prototypes(client, counts, self.prototypes.nodes)
             if self.mending == "oracle":
                 kept = client.store.section("oracle")
                 return original.with_data(mend(original.data, kept["counts"], kept["features"]))
@@ -208,15 +231,28 @@ class FedSagePlusClient(ClientHalf):
             if known is not None and self.mending != "generator":
                 counts = known.clamp(max=self.template.num_slots)
             elif client.store.section("generator"):
-                seed = derive(client.settings.seed, "mend", client=client.id)
-                counts, features = self._generator(client).generate(original.data, seed, known)
+                counts, features = self._generate(client, known)
             else:  # nothing to hide, or phase 1 has failed here
                 return original
             if self.mending in ("zero", "mean"):
                 features = constant_features(original.data.x, counts, self.mending)
             return original.with_data(mend(original.data, counts, features)) if int(counts.sum()) else original
 
-        return client.memo("mended", None, compute)
+        return client.memo("mended", looked, compute)
+
+    def _generate(self, client: Client, known: Tensor | None) -> tuple[Tensor, Tensor]:
+        seed = derive(client.settings.seed, "mend", client=client.id)
+        return self._generator(client).generate(client.datamodule.data, seed, known)
+
+    def _counts_for_prototypes(self, client: Client) -> Tensor | None:
+        """How many neighbours each node misses, ``(N,)``: known, the clients' mean, or what dGen says (if there is one)."""
+        original = client.datamodule
+        if self.counts == "known":
+            known: Tensor = original.links_elsewhere
+            return known.clamp(max=self.template.num_slots)
+        if self.counts == "mean":
+            return torch.full((original.data.num_nodes,), int(client.store.values["mean_count"]))
+        return self._generate(client, None)[0] if client.store.section("generator") else None
 
     def _report(self, client: Client, generator: LitNeighGen, metrics: Mapping[str, float]) -> Payload:
         if not self.diagnostics:

@@ -7,6 +7,9 @@ With M clients, of which A ask, T the bytes of one fGen and q_i those of client 
                    up      (M - 1) A T                       and answers each with a gradient
     exchange       down    A T                               the sum of the answers
 
+With prototypes of C classes and F features, every client sends C F + C + C^2 numbers of 8 bytes, is sent C F + C^2 of 4 bytes
+and keeps these and the C probabilities of each of its nodes.
+
 Nobody knows before phase 1 who will ask: a client does for the nodes for which its generator finds a missing neighbour. So
 these are upper bounds, in which every client that can ask does, for every node that is not hidden.
 """
@@ -42,6 +45,8 @@ def phase_costs(strategy: FedSagePlus, datamodules: Sequence[Any], oracle: Mappi
     if strategy.mending == "none" or strategy.hide_portion == 0:
         return PhaseCosts()
     dense = sum(_mended_bytes(strategy, c, d, oracle) for c, d in enumerate(datamodules))
+    if strategy.mending == "prototype":
+        return _prototype_costs(strategy, datamodules, dense)
     told = sum(_nbytes(tensor) for pair in oracle.values() for tensor in pair)
     if not strategy.needs_generator:
         return PhaseCosts(down=told, data=dense, clients=told)
@@ -64,6 +69,18 @@ def phase_costs(strategy: FedSagePlus, datamodules: Sequence[Any], oracle: Mappi
     )
 
 
+def _prototype_costs(strategy: FedSagePlus, datamodules: Sequence[Any], dense: int) -> PhaseCosts:
+    schema, clients = datamodules[0].schema, len(datamodules)
+    features, classes = int(schema["num_features"]), int(schema["num_classes"])
+    up, down = 8 * (classes * features + classes + classes**2), 4 * (classes * features + classes**2)
+    kept = clients * down + sum(4 * classes * int(d.data.num_nodes) for d in datamodules)
+    if strategy.needs_generator:
+        generator = copy.deepcopy(strategy.generator)
+        generator.build(schema)
+        kept += clients * sum(map(_nbytes, generator.state_dict().values()))
+    return PhaseCosts(up=clients * up, down=clients * down, data=dense, messages=clients * up, clients=kept)
+
+
 def _question_bytes(strategy: FedSagePlus, generator: Any, datamodule: Any) -> int | None:
     """Bytes of a client's question without fGen; ``None`` if it is too small ever to ask."""
     nodes: int = datamodule.data.num_nodes
@@ -82,6 +99,8 @@ def _mended_bytes(strategy: FedSagePlus, client: int, datamodule: Any, oracle: M
         new = int(oracle[client][0].sum())
     elif strategy.needs_counts:
         new = int(datamodule.links_elsewhere.clamp(max=strategy.generator.num_slots).sum())
+    elif strategy.counts == "mean":  # one or so a node: what it is exactly, the clients tell in phase 1
+        new = int(data.num_nodes)
     else:
         new = round(strategy.hide_portion * data.num_edges)
     return 4 * (data.num_nodes + new) * data.x.shape[1] + 16 * (data.num_edges + 2 * new) if new else 0

@@ -44,7 +44,7 @@ class ReusedTrainer(L.Trainer):
 
     def __init__(self, *args: Any, profiler: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, profiler=NoProfiler() if profiler is None else profiler, **kwargs)
-        self._short_runs = ShortRuns(self)
+        self.short_runs = ShortRuns(self)
         self._verified: set[tuple[int, TrainerFn | None]] = set()
         self._lightnings_choice = self._checkpoint_connector._select_ckpt_path
         self._checkpoint_connector._select_ckpt_path = self._select_checkpoint  # type: ignore[assignment, method-assign]
@@ -94,14 +94,14 @@ class ReusedTrainer(L.Trainer):
 
     def _short_stage(self) -> Any:
         if self.state.fn == TrainerFn.FITTING:
-            if self._short_runs.fit():
+            if self.short_runs.fit():
                 return None
         else:
-            result = self._short_runs.evaluate()
+            result = self.short_runs.evaluate()
             if result is not None:
                 return result
         result = self._run_stage()
-        self._short_runs.remember()
+        self.short_runs.remember()
         return result
 
 
@@ -137,6 +137,13 @@ class OneTrainer(Trainers):
 
     def drop(self) -> None:
         self._reference = None
+
+    def forget(self, datamodule: L.LightningDataModule) -> None:
+        if self._reference is not None:
+            trainer: Any = self._reference
+            trainer.short_runs.forget(datamodule)
+            if trainer.datamodule is datamodule:
+                trainer.datamodule = None
 
     def _build(self, args: Mapping[str, Any]) -> L.Trainer:
         trainer: Any = ReusedTrainer(callbacks=self._shared, **args)

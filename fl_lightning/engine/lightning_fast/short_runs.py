@@ -68,6 +68,10 @@ class ShortRuns:
         if loader.num_workers == 0 and 0 < num_batches < float("inf") and not any(hasattr(s, "set_epoch") for s in samplers):
             self._known[id(datamodule), stage] = _Known(loader, combined, int(num_batches))
 
+    def forget(self, datamodule: L.LightningDataModule) -> None:
+        """Its loaders will not come again."""
+        self._known = {key: known for key, known in self._known.items() if key[0] != id(datamodule)}
+
     def _find(self, stage: str) -> _Known | None:
         datamodule = self._trainer.datamodule
         known = self._known.get((id(datamodule), stage))

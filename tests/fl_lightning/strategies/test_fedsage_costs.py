@@ -4,16 +4,19 @@ That a run sends this is in ``reporting/test_inspection.py``.
 """
 
 import copy
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
-from fl_lightning.strategies import FedSagePlus
+from datamodules import SyntheticCitationDataModule
+from fl_lightning import FederatedTrainer
+from fl_lightning.strategies import FedSagePlus, FedSagePrototype
 from fl_lightning.strategies.base import PhaseCosts
 from fl_lightning.strategies.fedsage_costs import NOTE
-from lit_models import GraphSAGE, LitNeighGen
+from lit_models import GraphSAGE, LitNeighGen, LitNodeClassifier
 
 FGEN = 4 * (2 * 3 + 3 + 3 * 6 + 6)
 """Bytes of its weights: from 2 numbers to 3, and from 3 to 2 slots of 3 features, with biases."""
@@ -116,3 +119,30 @@ def test_the_oracles_neighbours_are_sent_and_kept():
     oracle = {c: (n, torch.ones(int(n.sum()), 3)) for c, n in enumerate(counts)}
     told = 2 * 4 * 8 + 4 * 3 * 4  # counts of both, and features of four neighbours
     assert costs([ring(4), ring(4)], mending="oracle", oracle=oracle) == PhaseCosts(down=told, data=mended(4, 4), clients=told)
+
+
+def test_prototypes_cost_sums_of_classes_and_the_clients_keep_what_they_are_told():
+    """3 features, 2 classes: up 6 + 2 + 4 numbers of 8 bytes, down 6 + 4 of 4; kept with two probabilities a node."""
+    found = costs([ring(20), ring(5)], mending="prototype", counts="mean")
+    assert (found.up, found.down, found.messages) == (2 * 96, 2 * 40, 2 * 96)
+    assert found.clients == 2 * 40 + 4 * 2 * 25 and found.data == mended(20, 20) + mended(5, 5) and found.note == ""
+    known = costs([ring(20, torch.full((20,), 3))], mending="prototype", counts="known")
+    assert known.data == mended(20, 40)  # at most two slots
+    counted = costs([ring(20)], mending="prototype", counts="predicted")
+    built = generator()
+    built.build(ring(20).schema)
+    assert counted.clients == 40 + 4 * 2 * 20 + sum(t.numel() * t.element_size() for t in built.state_dict().values())
+    assert (counted.up, counted.down) == (96, 40)  # no exchange
+
+
+def test_a_run_with_prototypes_sends_what_was_told(tmp_path):
+    data = SyntheticCitationDataModule(num_nodes=120, num_classes=3, num_features=20, num_clients=2)
+    trainer = FederatedTrainer(
+        num_rounds=1, strategy=FedSagePrototype(), trainer={"accelerator": "cpu", "default_root_dir": str(tmp_path)}
+    )
+    trainer.fit(LitNodeClassifier(GraphSAGE(hidden_channels=4)), data)
+    lines = [json.loads(line) for line in (trainer.run_dir / "ledger.jsonl").read_text().splitlines()]
+    told = FedSagePrototype().phase_costs(data.client_datamodules())
+    for way, wanted in (("up", told.up), ("down", told.down)):
+        sent = sum(x["bytes"] for x in lines if x["direction"] == way and x["kind"] in ("class_sums", "mend"))
+        assert wanted <= sent <= wanted + 4 * 300  # and a few numbers and names

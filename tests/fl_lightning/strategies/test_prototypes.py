@@ -1,0 +1,86 @@
+"""The step of the protocol for prototypes: settings, what a reply must hold, what the server makes of the sums."""
+
+import lightning as L
+import pytest
+import torch
+
+from fl_lightning.engine.messages import Payload
+from fl_lightning.strategies.prototypes import Prototypes, check_predict_step, mending_request, sums_reply
+from lit_models import GraphSAGE, LitNodeClassifier
+
+
+def reply(features=((4.0, 0.0), (0.0, 6.0)), nodes=(2, 3), links=((2, 2), (2, 0)), num_nodes=10, elsewhere=15):
+    tensors = {
+        "features": torch.tensor(features, dtype=torch.float64),
+        "nodes": torch.tensor(nodes),
+        "links": torch.tensor(links),
+    }
+    return Payload(tensors, {"num_nodes": num_nodes, "links_elsewhere": elsewhere})
+
+
+def test_prototypes_of_all_clients_and_the_mean_number_of_missing_neighbours():
+    request = mending_request({0: reply(), 1: reply(), 2: reply(num_nodes=20, elsewhere=None)}, min_nodes=1)
+    assert request.tensors["mu"].tolist() == [[2, 0], [0, 2]]
+    assert request.tensors["transitions"].tolist() == [[0.5, 0.5], [1, 0]]
+    assert request.values == {"mean_count": 2}  # 30 links of the 20 nodes of those who know: 1.5, rounded
+
+
+@pytest.mark.parametrize(("elsewhere", "count"), [(None, 1), (0, 1), (4, 1), (31, 3)])
+def test_the_mean_number_is_at_least_one(elsewhere, count):
+    assert mending_request({0: reply(elsewhere=elsewhere)}, 1).values == {"mean_count": count}
+
+
+def test_without_any_class_the_setting_to_change_is_named():
+    nothing = reply(((0.0, 0.0), (0.0, 0.0)), (0, 0), ((0, 0), (0, 0)))
+    with pytest.raises(
+        ValueError, match=r"No client has 7 training nodes of any class.*`federation.strategy.init_args.min_nodes`"
+    ):
+        mending_request({0: nothing}, min_nodes=7)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"nodes": (-1, 2)}, "`nodes` of its reply must be whole numbers from 0"),
+        ({"links": ((0, 0), (-2, 0))}, "`links` of its reply must be whole numbers from 0"),
+        (
+            {"features": ((1.0,), (2.0,))},
+            "does not fit the model: entry `features` is float64\\[2, 1\\], expected float64\\[2, 2\\]",
+        ),
+        ({"num_nodes": 0}, "`num_nodes` of its reply must be a whole number from 1"),
+        ({"elsewhere": -3}, "`links_elsewhere` of its reply must be a whole number from 0"),
+    ],
+)
+def test_malformed_sums_are_told(changed, text):
+    import re
+
+    expected = sums_reply(num_features=2, num_classes=2)
+    assert expected.fault(reply()) is None and expected.fault(reply(elsewhere=None)) is None
+    assert re.search(text, expected.fault(reply(**changed)) or "")
+
+
+def test_when_to_look_at_the_classes():
+    settings = Prototypes(warm_up=0.2, every=10)
+    last, looks = None, []
+    for round in range(50):
+        if settings.is_due(round, 50, last):
+            last = round
+            looks.append(round)
+    assert looks == [10, 20, 30, 40]
+    assert settings.is_due(25, 50, 17) and not settings.is_due(25, 50, 20)  # whoever was not asked in round 20 makes up for it
+    assert Prototypes(warm_up=0.0).is_due(0, 1, None)
+    assert not Prototypes(warm_up=0.9).is_due(0, 2, None) and Prototypes(warm_up=0.9).is_due(1, 2, None)
+
+
+@pytest.mark.parametrize("wrong", [{"min_nodes": 0}, {"every": 0}, {"warm_up": 1.0}, {"warm_up": -0.1}, {"nodes": "test"}])
+def test_settings_are_checked(wrong):
+    with pytest.raises(ValueError, match=r"federation.strategy.init_args` of mending with prototypes: .*got"):
+        Prototypes(**wrong)
+
+
+def test_a_module_that_cannot_tell_classes_is_refused():
+    check_predict_step(LitNodeClassifier(GraphSAGE(4)))
+    with pytest.raises(
+        ValueError, match=r"`LightningModule` has no `predict_step`. Write one that gives a dict with `probabil"
+    ):
+        check_predict_step(L.LightningModule())
