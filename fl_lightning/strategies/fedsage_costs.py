@@ -99,7 +99,7 @@ def _mended_bytes(strategy: FedSagePlus, client: int, datamodule: Any, oracle: M
         new = int(oracle[client][0].sum())
     elif strategy.needs_counts:
         new = int(datamodule.links_elsewhere.clamp(max=strategy.generator.num_slots).sum())
-    elif strategy.counts == "mean":  # one or so a node: what it is exactly, the clients tell in phase 1
+    elif strategy.counts in ("mean", "one"):  # the mean is about one: what it is exactly, the clients tell before round 1
         new = int(data.num_nodes)
     else:
         new = round(strategy.hide_portion * data.num_edges)

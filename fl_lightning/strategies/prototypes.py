@@ -51,8 +51,8 @@ class Prototypes:
     """
 
     min_nodes: int = 3
-    warm_up: float = 0.2
-    every: int = 10
+    warm_up: float = 0.1
+    every: int = 5
     labels: bool = False
     nodes: Literal["all", "train"] = "all"
 

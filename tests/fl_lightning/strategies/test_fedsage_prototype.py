@@ -23,7 +23,7 @@ def data(**options):
 
 
 def proto(**options):
-    return FedSagePrototype(**{"warm_up": 0.25, "every": 2, **options})
+    return FedSagePrototype(**{"counts": "mean", "warm_up": 0.25, "every": 2, **options})
 
 
 def run(tmp_path, strategy, rounds=4, engine=None, ckpt_path=None, datamodule=None, module=None, **settings):
