@@ -206,9 +206,15 @@ def test_a_predict_step_without_probabilities_is_told_by_client(tmp_path):
         run(tmp_path, proto(warm_up=0.0), module=Silent(GraphSAGE(hidden_channels=8)), rounds=1)
 
 
-@pytest.mark.parametrize("mending", ["generator", "zero"])
-def test_the_mean_count_goes_with_prototypes_only(mending):
-    with pytest.raises(
-        ValueError, match=r"init_args.counts: mean` goes with `mending: prototype` only, got `mending: " + mending
-    ):
-        FedSagePlus(counts="mean", mending=mending)
+@pytest.mark.parametrize(("mending", "counts"), [("generator", "mean"), ("zero", "one")])
+def test_counts_that_are_the_same_for_all_nodes_go_with_prototypes_only(mending, counts):
+    said = f"init_args.counts: {counts}` goes with `mending: prototype` only, got `mending: {mending}"
+    with pytest.raises(ValueError, match=said):
+        FedSagePlus(counts=counts, mending=mending)
+
+
+def test_by_default_each_node_gets_one_neighbour(tmp_path):
+    spy, datamodule = Spy(), data()
+    run(tmp_path, FedSagePrototype(), engine=spy, datamodule=datamodule, rounds=1)
+    for client, part in enumerate(datamodule.client_datamodules()):
+        assert spy._worker.memos[client, "mended"][1].data.num_nodes == 2 * part.data.num_nodes
