@@ -25,7 +25,16 @@ def canary(module, data, strategy, **run):
     return run_canary(module, data, {**CPU, **run.get("trainer", {})}, {**federation, "strategy": strategy}, seed=1)
 
 
-QUICK = ("FedAvg carried", "LocalOnly", "FedPub", "FedSagePlus", "FLITPlus on nodes", "MOON on nodes", "GCNMolecule")
+QUICK = (
+    "FedAvg carried",
+    "LocalOnly",
+    "FedPub",
+    "FedSagePlus",
+    "FedSagePrototype",
+    "FLITPlus on nodes",
+    "MOON on nodes",
+    "GCNMolecule",
+)
 
 
 @pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES])

@@ -20,6 +20,8 @@ FULL = {
     "fedsage_cora": ({"clients": {"3", "5", "10"}}, 4),
     "fedsage": ({"data": {"Cora", "CiteSeer", "CS"}, "clients": {"3", "5", "10"}}, 4),
     "fedsage_pubmed": ({"clients": {"3", "5", "10"}}, 4),
+    "fedsage_proto": ({"data": {*GRAPHS, "CS"}, "clients": {"3", "10", "20"}}, 2),
+    "fedsage_proto_controls": ({"clients": {"10", "20"}}, 8),
     "fedpub_disjoint": ({"data": GRAPHS, "clients": {"5", "10", "20"}}, 6),
     "fedpub_overlapping": ({"data": GRAPHS, "clients": {"10", "30", "50"}}, 6),
     "fedchem": ({"data": MOLECULES, "alpha": {"0.1", "0.5", "1.0"}}, 9),

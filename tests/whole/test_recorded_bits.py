@@ -25,7 +25,7 @@ from federations import CPU, checkpoint_tensors, last_checkpoint
 from datamodules import PlantedDataModule, SyntheticCitationDataModule
 from datamodules.molecules import ChEMBLDataModule
 from fl_lightning import FederatedTrainer
-from fl_lightning.strategies import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPub, FedSagePlus, FedYogi, LocalOnly
+from fl_lightning.strategies import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPub, FedSagePlus, FedSagePrototype, FedYogi, LocalOnly
 from lit_models import (
     APPNP,
     GAT,
@@ -82,6 +82,7 @@ CASES = {
     "LocalOnly": (nodes(), citation, LocalOnly, GRAPH_RUN),
     "FedPub": (nodes(MaskedGCN, MaskedProximal(l1=1e-5, l2=1e-3)), planted, lambda: FedPub(tau=3.0), GRAPH_RUN),
     "FedSagePlus": (nodes(), citation, generator, GRAPH_RUN),
+    "FedSagePrototype": (nodes(), citation, lambda: FedSagePrototype(every=1), GRAPH_RUN),
     "GCN": (nodes(GCN), citation, UNIFORM, GRAPH_RUN),
     "GAT": (nodes(GAT), citation, UNIFORM, GRAPH_RUN),
     "GIN": (nodes(GIN), citation, UNIFORM, GRAPH_RUN),
