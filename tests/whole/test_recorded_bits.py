@@ -25,7 +25,17 @@ from federations import CPU, checkpoint_tensors, last_checkpoint
 from datamodules import PlantedDataModule, SyntheticCitationDataModule
 from datamodules.molecules import ChEMBLDataModule
 from fl_lightning import FederatedTrainer
-from fl_lightning.strategies import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPub, FedSagePlus, FedSagePrototype, FedYogi, LocalOnly
+from fl_lightning.strategies import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedPub,
+    FedSagePlus,
+    FedSagePrototype,
+    FedYogi,
+    LocalOnly,
+)
 from lit_models import (
     APPNP,
     GAT,
