@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_lightning.loading import load_model
     from fl_lightning.strategies import (
+        Ditto,
         FedAdagrad,
         FedAdam,
         FedAvg,
         FedAvgM,
+        FedPer,
         FedPub,
+        FedRep,
         FedSagePlus,
         FedSagePrototype,
         FedYogi,
@@ -20,11 +23,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Ditto",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedPer",
     "FedPub",
+    "FedRep",
     "FedSagePlus",
     "FedSagePrototype",
     "FedYogi",

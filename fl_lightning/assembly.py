@@ -27,6 +27,7 @@ from fl_lightning.engine.trainer_args import check_package
 from fl_lightning.reporting.left_out import LeftOut
 from fl_lightning.schema import agreed_schema
 from fl_lightning.settings import FederationSettings, describe
+from fl_lightning.strategies.base import Strategy
 
 Data = L.LightningDataModule | Sequence[L.LightningDataModule]
 
@@ -160,7 +161,7 @@ def assemble(
     schema = agreed_schema(server_data, datamodules)
     build_layers(module, schema, seed)
     use(statistics.agreed, module)
-    private = private_patterns(module, settings.private, settings.batch_norm)
+    private = private_patterns(module, settings.strategy, settings.private, settings.batch_norm)
     entries = Entries(module, private)
     if not entries.shared and not entries.private:
         raise ValueError(
@@ -217,14 +218,16 @@ def _configure(module: L.LightningModule) -> None:
         )
 
 
-def private_patterns(module: L.LightningModule, private: Sequence[str], batch_norm: str) -> tuple[str, ...]:
-    """Patterns of entries that never leave a client: the user's, the module's, and with ``batch_norm: local`` those of
-    normalisation layers.
+def private_patterns(
+    module: L.LightningModule, strategy: Strategy, private: Sequence[str] = (), batch_norm: str = "average"
+) -> tuple[str, ...]:
+    """Patterns of entries that never leave a client: the user's, the module's, the strategy's, and with ``batch_norm: local``
+    those of normalisation layers.
 
     Raises:
         ValueError: There is no such layer.
     """
-    patterns = (*private, *getattr(module, "private_entries", ()))
+    patterns = (*private, *getattr(module, "private_entries", ()), *strategy.private_entries(module))
     if batch_norm != "local":
         return patterns
     own = normalisation_entries(module)

@@ -66,9 +66,9 @@ def load_model(
     else:
         build_layers(module, None, seed=0)  # those of `configure_model`
     federation = config.get("federation") or {}
-    private = private_patterns(module, federation.get("private") or (), federation.get("batch_norm") or "average")
-    entries = Entries(module, private)
     strategy = _strategy(folder, config)
+    private = private_patterns(module, strategy, federation.get("private") or (), federation.get("batch_norm") or "average")
+    entries = Entries(module, private)
     strategy.start(entries.get(entries.shared), entries.private)
     strategy.load_state(tensors)
     weights = strategy.global_weights() if client is None else _of_client(strategy, module, source, values, client)

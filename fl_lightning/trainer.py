@@ -300,6 +300,7 @@ class _Run:
     def _rehearse(self) -> None:
         """What would fail in every round is found now, and not after the first, which phases may put off for hours."""
         trainer, settings = self.trainer, self.settings
+        self.strategy.check_local_work(trainer.trainer_args)
         if self.all.empty:
             names = {"client_names": names_of(self.all.data)}
             LOG.warning("No training sample: %s. They are served and scored, and teach nothing.",

@@ -57,6 +57,17 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
 
 
+def inner_entries(name: str, part: nn.Module, kind: str) -> tuple[str, ...]:
+    """The patterns of entries that a part of a module declares, by the module's names.
+
+    Args:
+        name: The part's name in the module.
+        part: The part.
+        kind: Which patterns: ``private_entries`` or ``head_entries``; none if the part declares none.
+    """
+    return tuple(f"{name}.{pattern}" for pattern in getattr(part, kind, ()))
+
+
 def frozen_copy(module: nn.Module) -> nn.Module:
     """A deep copy in eval mode that needs no gradient: a reference model (FLIT's and MOON's global model)."""
     return copy.deepcopy(module).requires_grad_(False).eval()
@@ -77,12 +88,14 @@ class LitGraphModule(SchemaModule):
         monitor: Name of the metric that chooses the best round; logged as ``val/<monitor>`` and ``test/<monitor>``.
         monitor_mode: ``"max"`` or ``"min"``; ``None`` leaves it to the metric's name (less of a loss or an error is better).
         private_entries: fnmatch patterns over ``state_dict`` names that never leave the client.
+        head_entries: The same for the last layer: what `FedPer` and `FedRep` keep at each client.
         schema: What the layers were built from; ``None`` before `build`.
     """
 
     monitor: str = "loss"
     monitor_mode: str | None = None
     private_entries: tuple[str, ...] = ()
+    head_entries: tuple[str, ...] = ()
     default_optimizer = staticmethod(default_optimizer)
 
     def __init__(

@@ -56,6 +56,11 @@ class Encoder(nn.Module):
                 f"{(in_channels, out_channels)}. Use a new encoder."
             )
 
+    @property
+    def head_entries(self) -> tuple[str, ...]:
+        """Patterns (fnmatch) of the last layer's entries: what lies behind `embed`."""
+        return (f"convs.{self.num_layers - 1}.*",)
+
     def make_layer(self, in_channels: int, out_channels: int, last: bool) -> nn.Module:
         raise NotImplementedError
 

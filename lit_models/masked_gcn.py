@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lit_models.base import inner_entries
 from lit_models.encoders import GCN
 from lit_models.masks import PRIVATE_MASKS, apply_masks
 from lit_models.sparse import Graph, spmm
@@ -44,6 +45,10 @@ class GCNWithHead(GCN):
         if head_init not in ("linear", "glorot"):
             raise ValueError(f"`head_init` must be `linear` or `glorot`, but is {head_init!r}.")
         self.head_init = head_init
+
+    @property
+    def head_entries(self) -> tuple[str, ...]:
+        return ("head.*",)
 
     def build(self, in_channels: int, out_channels: int) -> None:
         if self._widths is not None:
@@ -119,6 +124,11 @@ class Masked(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.prune_below = prune_below
+
+    @property
+    def head_entries(self) -> tuple[str, ...]:
+        """Those of the encoder."""
+        return inner_entries("encoder", self.encoder, "head_entries")
 
     def build(self, in_channels: int, out_channels: int) -> None:
         self.encoder.build(in_channels, out_channels)  # type: ignore[operator]  # a method of every encoder

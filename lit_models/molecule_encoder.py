@@ -37,6 +37,7 @@ class MoleculeEncoder(nn.Module):
     """
 
     choices: tuple[str, ...] = ("x",)
+    head_entries: tuple[str, ...] = ("head.*",)
     uses_positions = False
 
     def __init__(self, perturb: Sequence[str] | None = None) -> None:

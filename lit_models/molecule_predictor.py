@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.functional.classification import binary_auroc
 
-from lit_models.base import LitGraphModule, SampleLosses
+from lit_models.base import LitGraphModule, SampleLosses, inner_entries
 from lit_models.molecule_encoder import MoleculeEncoder
 from lit_models.objectives.base import Objective
 
@@ -81,6 +81,8 @@ class LitMoleculePredictor(LitGraphModule):
                 f"(lit_models.MPNN, SchNet, GINMolecule, GCNMolecule), found {type(encoder).__name__}."
             )
         self.encoder = encoder
+        self.private_entries = inner_entries("encoder", encoder, "private_entries")
+        self.head_entries = inner_entries("encoder", encoder, "head_entries")
         self.loss, self.variant = loss, variant
         self._seen: Tensor | None = None  # bool (T,): tasks with a label so far in this fit
         self._found: tuple[Tensor, ...] = ()  # the output layer's parameters when it began

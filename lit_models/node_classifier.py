@@ -15,7 +15,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from lit_models.base import LitGraphModule, SampleLosses
+from lit_models.base import LitGraphModule, SampleLosses, inner_entries
 from lit_models.objectives.base import Objective
 from lit_models.sparse import is_sparse, remember
 
@@ -50,7 +50,8 @@ class LitNodeClassifier(LitGraphModule):
     ) -> None:
         super().__init__(objective, optimizer, lr_scheduler)
         self.encoder: Any = encoder
-        self.private_entries = tuple(f"encoder.{pattern}" for pattern in getattr(encoder, "private_entries", ()))
+        self.private_entries = inner_entries("encoder", encoder, "private_entries")
+        self.head_entries = inner_entries("encoder", encoder, "head_entries")
         self.num_classes, self.in_channels = num_classes, in_channels
         if num_classes is not None and in_channels is not None:
             self.build({"num_features": in_channels, "num_classes": num_classes})

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from fl_lightning.engine.buffers import unlearnt
@@ -255,6 +256,14 @@ class ClientHalf:
     def __init__(self, personal: bool = False) -> None:
         self.personal = personal
 
+    def callbacks(self, module: L.LightningModule) -> list[Callback]:
+        """Callbacks that the algorithm itself needs in each fit; what they keep lasts for one fit. None by default.
+
+        Args:
+            module: The live module.
+        """
+        return []
+
     @protocol_step
     def fit(self, client: Client, request: Payload) -> Payload:
         """Receive the shared entries, train, send them back with the number of samples and the logged metrics.
@@ -335,7 +344,9 @@ class Worker:
         module.private_entries = tuple(settings.private)  # type: ignore[assignment]  # `federation.private`, too (FedProx asks)
         self.initial = self.entries.get(self.entries.shared + self.entries.private)
         self.start, self.unlearnt = Start(self.initial), unlearnt(module)
-        self.local = LocalTrainer(module, settings.trainer_args, settings.seed, self.datamodules, settings.fast_loops)
+        self.local = LocalTrainer(
+            module, settings.trainer_args, settings.seed, self.datamodules, settings.fast_loops, half.callbacks(module)
+        )
         self.memos: dict[tuple[int, str], tuple[Hashable, Any]] = {}
         self.stores = {client: ClientStore() for client in self.datamodules}
 

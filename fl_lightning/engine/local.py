@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -44,6 +45,7 @@ class LocalTrainer:
         seed: Seed of the run, for what data modules draw in ``setup``.
         clients: Whose data modules these are; any other is the server's.
         fast_loops: Whether the Trainer may be reused and its loops gone through in a short way (``federation.fast_loops``).
+        callbacks: The algorithm's own, the same objects in each run; the user's are in ``trainer_args``, and copied.
     """
 
     def __init__(
@@ -53,16 +55,17 @@ class LocalTrainer:
         seed: int = 0,
         clients: Mapping[int, L.LightningDataModule] | None = None,
         fast_loops: bool = True,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.module, self._seed = module, seed
         self._client_of = {id(datamodule): client for client, datamodule in (clients or {}).items()}
         self._modes = {name: part.training or not module.training for name, part in module.named_modules()}
         args = {name: value for name, value in trainer_args.items() if value is not None}
-        callbacks = callbacks_of(args)
+        users = callbacks_of(args)
         args.pop("callbacks", None)
         self._data: dict[int, tuple[L.LightningDataModule, ReusedData]] = {}
         self._optimizer_state, self.clock = OptimizerState(), Clock()
-        self._trainers = trainers(args, callbacks, [self._optimizer_state], self.clock, fast_loops)
+        self._trainers = trainers(args, users, [self._optimizer_state, *callbacks], self.clock, fast_loops)
 
     def fit(
         self,

@@ -38,6 +38,20 @@ class ClientStore:
         self.tensors = {n: t for n, t in self.tensors.items() if not n.startswith(start)}
         self.tensors.update({start + name: tensor for name, tensor in tensors.items()})
 
+    def part(self, name: str) -> ClientStore:
+        """A memory within this one: what a client remembers of another model than its own, say. A copy, to be put back."""
+        part = ClientStore()
+        part.tensors, part.values = self.section(name), dict(self.values.get(name, {}))
+        return part
+
+    def put_part(self, name: str, part: ClientStore) -> None:
+        """Replace the memory of this name."""
+        self.put_section(name, part.tensors)
+        if part.values:
+            self.values[name] = dict(part.values)
+        else:
+            self.values.pop(name, None)
+
     def same_as(self, other: ClientStore) -> bool:
         """Whether both hold the very same tensors and equal values."""
         if self.tensors.keys() != other.tensors.keys() or self.values != other.values:

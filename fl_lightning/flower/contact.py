@@ -15,7 +15,7 @@ from fl_lightning.engine.checkpoint import difference
 
 # A site's own: which device it has, and where its files are.
 SITES_OWN_TRAINER = ("accelerator", "devices", "num_nodes")
-FEDERATION = ("private", "carry_optimizer_state")
+FEDERATION = ("private", "average", "batch_norm", "upload_transforms", "carry_optimizer_state", "local_clock")
 
 
 def agreed(shared: Mapping[str, Any], with_data: bool) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class SiteWorker:
         if fast_loops:
             tell_if_unproven()
         clock = trainer.settings.clock_rounds
-        private = private_patterns(module, trainer.settings.private, trainer.settings.batch_norm)
+        private = private_patterns(module, strategy, trainer.settings.private, trainer.settings.batch_norm)
         apart = [*private, *trainer.settings.average]
         rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops, clock, apart)
         self._start = hashes(module, unlearnt(module, apart))

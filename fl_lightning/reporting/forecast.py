@@ -58,7 +58,7 @@ def forecast(
     build: Any = getattr(module, "build", None)
     if build is not None and schema is not None:
         build(schema)
-    entries = Entries(module, private_patterns(module, settings.private, settings.batch_norm))
+    entries = Entries(module, private_patterns(module, strategy, settings.private, settings.batch_norm))
     strategy.check(module, clients, datamodule)
     strategy.start(entries.get(entries.shared), entries.private)
 

@@ -1,19 +1,25 @@
 """Federated algorithms, server half: one file each."""
 
 from fl_lightning.strategies.base import Phase, Strategy
+from fl_lightning.strategies.ditto import Ditto
 from fl_lightning.strategies.fedavg import FedAvg
+from fl_lightning.strategies.fedper import FedPer
 from fl_lightning.strategies.fedpub import FedPub
+from fl_lightning.strategies.fedrep import FedRep
 from fl_lightning.strategies.fedsage import FedSagePlus
 from fl_lightning.strategies.fedsage_prototype import FedSagePrototype
 from fl_lightning.strategies.local_only import LocalOnly
 from fl_lightning.strategies.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
 __all__ = [
+    "Ditto",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedPer",
     "FedPub",
+    "FedRep",
     "FedSagePlus",
     "FedSagePrototype",
     "FedYogi",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import lightning as L
 from torch import Tensor
@@ -75,6 +76,21 @@ class Strategy:
     def client_half(self) -> ClientHalf:
         """The client half that answers this strategy's requests."""
         return ClientHalf(personal=self.personal)
+
+    def private_entries(self, module: L.LightningModule) -> Sequence[str]:
+        """``fnmatch`` patterns of entries that the algorithm itself keeps at the clients, besides the user's and the module's.
+
+        Args:
+            module: The module, with its layers.
+        """
+        return ()
+
+    def check_local_work(self, trainer_args: Mapping[str, Any]) -> None:
+        """Before round 1: does what a client trains in a round (YAML ``trainer``) suit the algorithm?
+
+        Raises:
+            ValueError: In the user's YAML names.
+        """
 
     def check(
         self,

@@ -28,6 +28,7 @@ def canary(module, data, strategy, **run):
 QUICK = (
     "FedAvg carried",
     "LocalOnly",
+    "Ditto",
     "FedPub",
     "FedSagePlus",
     "FedSagePrototype",

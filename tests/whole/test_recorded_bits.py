@@ -26,11 +26,14 @@ from datamodules import PlantedDataModule, SyntheticCitationDataModule
 from datamodules.molecules import ChEMBLDataModule
 from fl_lightning import FederatedTrainer
 from fl_lightning.strategies import (
+    Ditto,
     FedAdagrad,
     FedAdam,
     FedAvg,
     FedAvgM,
+    FedPer,
     FedPub,
+    FedRep,
     FedSagePlus,
     FedSagePrototype,
     FedYogi,
@@ -90,6 +93,9 @@ CASES = {
     "FedAvg carried": (nodes(), citation, SAMPLES, {**GRAPH_RUN, "carry_optimizer_state": True}),
     **{made.__name__: (nodes(), citation, made, GRAPH_RUN) for made in (FedAvgM, FedAdagrad, FedAdam, FedYogi)},
     "LocalOnly": (nodes(), citation, LocalOnly, GRAPH_RUN),
+    "FedPer": (nodes(), citation, FedPer, GRAPH_RUN),
+    "FedRep": (nodes(), citation, FedRep, GRAPH_RUN),
+    "Ditto": (nodes(), citation, Ditto, GRAPH_RUN),
     "FedPub": (nodes(MaskedGCN, MaskedProximal(l1=1e-5, l2=1e-3)), planted, lambda: FedPub(tau=3.0), GRAPH_RUN),
     "FedSagePlus": (nodes(), citation, generator, GRAPH_RUN),
     "FedSagePrototype": (nodes(), citation, lambda: FedSagePrototype(every=1), GRAPH_RUN),

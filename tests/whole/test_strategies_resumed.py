@@ -4,16 +4,28 @@ import pytest
 import torch
 from federations import CPU, Central, Deep, assert_same_bits, checkpoint_tensors, clients, federate, last_checkpoint
 
-from fl_lightning import FedAdagrad, FedAdam, FedAvgM, FederatedTrainer, FedYogi
+from fl_lightning import Ditto, FedAdagrad, FedAdam, FedAvgM, FederatedTrainer, FedPer, FedRep, FedYogi
 from fl_lightning.engine import InProcess
+
+
+class WithHead(Deep):
+    """The head is private only where the algorithm says so."""
+
+    private_entries = ()
+    head_entries = ("head.*",)
+
 
 STRATEGIES = {
     "FedAvgM": (FedAvgM, Deep),
     "FedAdagrad": (FedAdagrad, Deep),
     "FedAdam": (FedAdam, Deep),
     "FedYogi": (FedYogi, Deep),
+    "FedPer": (FedPer, WithHead),
+    "FedRep": (FedRep, WithHead),
+    "Ditto": (Ditto, WithHead),
 }
-SETTINGS = {"clients_per_round": 2, "seed": 0, "num_rounds": 3}
+SETTINGS = {"clients_per_round": 2, "seed": 0, "num_rounds": 3, "carry_optimizer_state": True}
+WORK = {"max_epochs": 2}  # FedRep: one of the head, one of the body
 
 
 def data():
@@ -23,18 +35,18 @@ def data():
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_same_bits_after_a_break_and_with_rebuilt_clients(name, tmp_path):
     strategy, module = STRATEGIES[name]
-    straight = federate(tmp_path / "straight", module, data(), strategy=strategy(), **SETTINGS)
+    straight = federate(tmp_path / "straight", module, data(), WORK, strategy=strategy(), **SETTINGS)
     wanted = checkpoint_tensors(last_checkpoint(straight.run_dir))
     assert any(tensor.startswith("server.pt/server/") for tensor in wanted) == bool(straight.settings.strategy.server_state)
 
     rebuilt = federate(
-        tmp_path / "rebuilt", module, data(), strategy=strategy(), engine=InProcess(rebuild_clients=True), **SETTINGS
+        tmp_path / "rebuilt", module, data(), WORK, strategy=strategy(), engine=InProcess(rebuild_clients=True), **SETTINGS
     )
     assert_same_bits(wanted, checkpoint_tensors(last_checkpoint(rebuilt.run_dir)))
 
-    first = federate(tmp_path / "broken", module, data(), strategy=strategy(), **{**SETTINGS, "num_rounds": 2})
+    first = federate(tmp_path / "broken", module, data(), WORK, strategy=strategy(), **{**SETTINGS, "num_rounds": 2})
     root = {"default_root_dir": str(tmp_path / "broken"), "logger": False}
-    again = FederatedTrainer(trainer={**CPU, **root}, strategy=strategy(), **SETTINGS)
+    again = FederatedTrainer(trainer={**CPU, **WORK, **root}, strategy=strategy(), **SETTINGS)
     torch.manual_seed(0)
     again.fit(module(), data(), ckpt_path="last")
     assert again.run_dir == first.run_dir

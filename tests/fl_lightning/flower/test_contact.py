@@ -5,8 +5,10 @@ import torch
 from federations import Linear
 from torch import nn
 
+from fl_lightning.engine import ClipNorm
 from fl_lightning.engine.buffers import hashes
 from fl_lightning.flower.contact import agreed, begun_alike, closest, tensors_sha256, version_error, versions
+from fl_lightning.settings import FederationSettings
 
 
 class Frozen(Linear):
@@ -62,10 +64,23 @@ def test_a_sites_own_devices_are_not_compared_and_data_only_where_public():
     shared = {"config": config, "federation": {"private": ["head.*"], "num_rounds": 3}}
     expected = {
         "seed_everything": None, "model": "m", "strategy": None, "trainer": {"max_epochs": 1},
-        "federation": {"private": ["head.*"], "carry_optimizer_state": None},
+        "federation": {"private": ["head.*"], **dict.fromkeys(
+            ("average", "batch_norm", "upload_transforms", "carry_optimizer_state", "local_clock"))},
     }  # fmt: skip
     assert agreed(shared, with_data=False) == expected
     assert agreed(shared, with_data=True) == {**expected, "data": "d"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("batch_norm", "local"), ("local_clock", "round"), ("average", ["scale"]), ("upload_transforms", [ClipNorm(1.0)])],
+)
+def test_a_site_that_would_train_or_share_in_another_way_is_told_which(option, value):
+    config = {"config": {"trainer": {}}}
+    server = agreed({**config, "federation": FederationSettings().describe()}, with_data=False)
+    site = agreed({**config, "federation": FederationSettings(**{option: value}).describe()}, with_data=False)
+    name, lines = closest(server, {"mine": site})
+    assert name is None and f"federation.{option}" in " ".join(lines)
 
 
 def test_other_versions_are_told():
