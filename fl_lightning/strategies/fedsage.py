@@ -129,8 +129,6 @@ class FedSagePlus(FedAvg):
             _check_links_elsewhere(datamodules)
         if self.mending == "prototype":
             check_predict_step(module)
-            schema = checked[0].schema
-            self._sizes = int(schema["num_features"]), int(schema["num_classes"])
         if self.needs_generator:
             for client, datamodule in enumerate(checked):
                 try:
@@ -206,7 +204,7 @@ class FedSagePlus(FedAvg):
         if self.mending == "oracle":
             requests = {c: Payload({"counts": n, "features": x}) for c, (n, x) in self._oracle.items()}
         if self.mending == "prototype":
-            sums = federation.call("class_sums", requests, step, expected=sums_reply(*self._sizes))
+            sums = federation.call("class_sums", requests, step, expected=sums_reply())
             told = mending_request(sums, self.prototypes.min_nodes)
             requests = dict.fromkeys(requests, told)
         return self._scalars(federation.call("mend", requests, step, expected=figures_reply()))

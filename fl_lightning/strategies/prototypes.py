@@ -97,20 +97,26 @@ def check_predict_step(module: L.LightningModule) -> None:
 # ---- server -----------------------------------------------------------------------------------------------------------
 
 
-def sums_reply(num_features: int, num_classes: int) -> Expected:
-    """``features`` ``(C, F)``, ``nodes`` ``(C,)``, ``links`` ``(C, C)``, all from 0, and the numbers of nodes and links."""
-    layout = {
-        "features": torch.empty(num_classes, num_features, dtype=torch.float64),
-        "nodes": torch.empty(num_classes, dtype=torch.int64),
-        "links": torch.empty(num_classes, num_classes, dtype=torch.int64),
-    }
+def sums_reply() -> Expected:
+    """``features`` float64 ``(C, F)``, ``nodes`` ``(C,)`` and ``links`` ``(C, C)``, int64 from 0, with the same C and F at all
+    clients; and the numbers of nodes and links elsewhere."""
 
     def fault(payload: Payload) -> str | None:
-        negative = [name for name in ("nodes", "links") if bool((payload.tensors[name] < 0).any())]
-        return f"`{negative[0]}` of its reply must be whole numbers from 0" if negative else None
+        features, nodes, links = (payload.tensors.get(name) for name in SUMS)
+        if features is None or features.dim() != 2 or features.dtype != torch.float64:
+            return "`features` of its reply must be a float64 matrix"
+        classes = features.shape[0]
+        for name, counts, shape in (("nodes", nodes, (classes,)), ("links", links, (classes, classes))):
+            if counts is None or counts.dtype != torch.int64 or counts.shape != shape or bool((counts < 0).any()):
+                return f"`{name}` of its reply must be whole numbers from 0 of shape {list(shape)}"
+        rest = [name for name in payload.tensors if name not in SUMS]
+        return f"its reply has unexpected entries: {', '.join(rest)}" if rest else None
 
-    rules = {"num_nodes": positive_count, "links_elsewhere": lambda value: None if value is None else sample_count(value)}
-    return Expected(values=rules, layout=layout, tensors=fault)
+    return Expected(
+        values={"num_nodes": positive_count, "links_elsewhere": lambda value: None if value is None else sample_count(value)},
+        tensors=fault,
+        alike=lambda payload: {"the number of classes and features": tuple(payload.tensors["features"].shape)},
+    )
 
 
 def mending_request(replies: Mapping[int, Payload], min_nodes: int) -> Payload:

@@ -68,6 +68,7 @@ EXPERIMENTS = {
         "FedSagePlus", "GraphSAGE", NODES,
         init_args={"pretrain_steps": 2, "draws": 2, "exchange_rounds": 1, "min_batch": 1, "hide_portion": 0.3},
     ),
+    "fedsage_prototype": experiment("FedSagePrototype", "GraphSAGE", NODES, init_args={"min_nodes": 1, "every": 1}),
     "fedpub": experiment(
         "FedPub", "MaskedGCN", NODES, objective={"class_path": "lit_models.objectives.MaskedProximal"}
     ),

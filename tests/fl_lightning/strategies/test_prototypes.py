@@ -1,5 +1,7 @@
 """The step of the protocol for prototypes: settings, what a reply must hold, what the server makes of the sums."""
 
+import re
+
 import lightning as L
 import pytest
 import torch
@@ -41,22 +43,32 @@ def test_without_any_class_the_setting_to_change_is_named():
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"nodes": (-1, 2)}, "`nodes` of its reply must be whole numbers from 0"),
-        ({"links": ((0, 0), (-2, 0))}, "`links` of its reply must be whole numbers from 0"),
-        (
-            {"features": ((1.0,), (2.0,))},
-            "does not fit the model: entry `features` is float64\\[2, 1\\], expected float64\\[2, 2\\]",
-        ),
+        ({"nodes": (-1, 2)}, r"`nodes` of its reply must be whole numbers from 0 of shape \[2\]"),
+        ({"nodes": (1.0, 2.0)}, r"`nodes` of its reply must be whole numbers from 0 of shape \[2\]"),
+        ({"nodes": (1, 2, 3)}, r"`nodes` of its reply must be whole numbers from 0 of shape \[2\]"),
+        ({"links": ((0, 0), (-2, 0))}, r"`links` of its reply must be whole numbers from 0 of shape \[2, 2\]"),
+        ({"links": ((0, 0),)}, r"`links` of its reply must be whole numbers from 0 of shape \[2, 2\]"),
+        ({"features": (1.0, 2.0)}, "`features` of its reply must be a float64 matrix"),
         ({"num_nodes": 0}, "`num_nodes` of its reply must be a whole number from 1"),
         ({"elsewhere": -3}, "`links_elsewhere` of its reply must be a whole number from 0"),
     ],
 )
 def test_malformed_sums_are_told(changed, text):
-    import re
+    assert sums_reply().fault(reply()) is None and sums_reply().fault(reply(elsewhere=None)) is None
+    assert re.search(text, sums_reply().fault(reply(**changed)) or "")
 
-    expected = sums_reply(num_features=2, num_classes=2)
-    assert expected.fault(reply()) is None and expected.fault(reply(elsewhere=None)) is None
-    assert re.search(text, expected.fault(reply(**changed)) or "")
+
+def test_missing_and_further_entries_and_other_sizes_are_told():
+    tensors = dict(reply().tensors)
+    assert sums_reply().fault(Payload({**tensors, "x": tensors["nodes"]}, reply().values)) == (
+        "its reply has unexpected entries: x"
+    )
+    for name in tensors:
+        rest = {other: tensor for other, tensor in tensors.items() if other != name}
+        assert f"`{name}` of its reply must be" in (sums_reply().fault(Payload(rest, reply().values)) or "")
+    wide = reply(features=((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)))
+    alike = sums_reply().alike
+    assert alike is not None and alike(wide) != alike(reply())
 
 
 def test_when_to_look_at_the_classes():
