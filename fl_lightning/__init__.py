@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         FedAdam,
         FedAvg,
         FedAvgM,
+        FedNova,
         FedPer,
         FedPub,
         FedRep,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         FedSagePrototype,
         FedYogi,
         LocalOnly,
+        Scaffold,
     )
     from fl_lightning.trainer import FederatedTrainer
 
@@ -28,6 +30,7 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedNova",
     "FedPer",
     "FedPub",
     "FedRep",
@@ -36,6 +39,7 @@ __all__ = [
     "FedYogi",
     "FederatedTrainer",
     "LocalOnly",
+    "Scaffold",
     "load_model",
 ]
 

@@ -307,8 +307,9 @@ class _Run:
                         ", ".join(name_client(names, client) for client in self.all.empty))  # fmt: skip
         apart = [*self.all.private, *settings.average]
         rehearsal = Rehearsal(
-            self.all.module, trainer.trainer_args, trainer.seed, settings.fast_loops, settings.clock_rounds, apart
-        )
+            self.all.module, trainer.trainer_args, trainer.seed, settings.fast_loops, settings.clock_rounds, apart,
+            self.strategy.client_half().check_optimizers,
+        )  # fmt: skip
         rehearsal.check(self.all.training_here)
         self.watching.rehearse(rehearsal)
 

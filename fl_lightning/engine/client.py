@@ -8,7 +8,7 @@ state of its own: it may be rebuilt between any two requests, so what must survi
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -263,6 +263,13 @@ class ClientHalf:
             module: The live module.
         """
         return []
+
+    def check_optimizers(self, module: L.LightningModule, optimizers: Sequence[Any]) -> None:
+        """Before round 1: do the module's optimisers go with this algorithm? All do, by default.
+
+        Raises:
+            ValueError: Naming what was needed, what was found and what to write.
+        """
 
     @protocol_step
     def fit(self, client: Client, request: Payload) -> Payload:

@@ -7,7 +7,7 @@ rounds share: it would be told once a client and round, after phases that may ta
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,7 @@ class Rehearsal:
         fast_loops: As :class:`~fl_lightning.engine.local.LocalTrainer` has it.
         kept_apart: ``fnmatch`` patterns of entries that may differ: private ones, and those of ``federation.average``.
         num_rounds: Of the run, where its rounds have one clock (``federation.local_clock``); ``None``: each fit is its own.
+        check_optimizers: The client half's, if the algorithm may not go with all.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class Rehearsal:
         fast_loops: bool = True,
         num_rounds: int | None = None,
         kept_apart: Sequence[str] = (),
+        check_optimizers: Callable[[L.LightningModule, Sequence[Any]], None] | None = None,
     ) -> None:
-        self._kept_apart = tuple(kept_apart)
+        self._kept_apart, self._check_optimizers = tuple(kept_apart), check_optimizers
         self._module, self._args, self._seed, self._fast_loops = module, trainer_args, seed, fast_loops
         self._clock = "round" if num_rounds is None else "run"
         # Rehearsed is the first of all local epochs: what a schedule makes of their number must be seen, too.
@@ -224,9 +226,12 @@ class Rehearsal:
             if given:  # Lightning can do nothing with what it gave
                 raise ValueError(f"{where}: {error}") from error
             return {}  # as in `check_optimizers_and_callbacks`
+        if module.automatic_optimization:
+            check_binding(optimizers, module)
+        if self._check_optimizers is not None:
+            self._check_optimizers(self._module, optimizers)
         if not module.automatic_optimization:  # schedulers of manual optimisation wait for nothing
             return {}
-        check_binding(optimizers, module)
         if given[-1] is None:  # of a module with nothing to train
             return {}
         module.configure_optimizers = lambda: optimizers  # type: ignore[method-assign]  # of the copy

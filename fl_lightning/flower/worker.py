@@ -147,7 +147,8 @@ class SiteWorker:
         clock = trainer.settings.clock_rounds
         private = private_patterns(module, strategy, trainer.settings.private, trainer.settings.batch_norm)
         apart = [*private, *trainer.settings.average]
-        rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops, clock, apart)
+        half = strategy.client_half()
+        rehearsal = Rehearsal(module, trainer.trainer_args, trainer.seed, fast_loops, clock, apart, half.check_optimizers)
         self._start = hashes(module, unlearnt(module, apart))
         trains = {client: own} if count_samples(own) else {}
         self._unlearnt = rehearsal.check(trains).get(client) or self._start
@@ -162,7 +163,7 @@ class SiteWorker:
             local_clock=trainer.settings.local_clock,
             upload_transforms=tuple(trainer.settings.upload_transforms),
         )
-        return Worker(module, strategy.client_half(), {client: own}, settings)
+        return Worker(module, half, {client: own}, settings)
 
     def _hello(self, worker: Worker, header: Mapping[str, Any]) -> dict[str, Any]:
         client = int(header["client"])

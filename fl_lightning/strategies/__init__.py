@@ -3,12 +3,14 @@
 from fl_lightning.strategies.base import Phase, Strategy
 from fl_lightning.strategies.ditto import Ditto
 from fl_lightning.strategies.fedavg import FedAvg
+from fl_lightning.strategies.fednova import FedNova
 from fl_lightning.strategies.fedper import FedPer
 from fl_lightning.strategies.fedpub import FedPub
 from fl_lightning.strategies.fedrep import FedRep
 from fl_lightning.strategies.fedsage import FedSagePlus
 from fl_lightning.strategies.fedsage_prototype import FedSagePrototype
 from fl_lightning.strategies.local_only import LocalOnly
+from fl_lightning.strategies.scaffold import Scaffold
 from fl_lightning.strategies.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedNova",
     "FedPer",
     "FedPub",
     "FedRep",
@@ -25,5 +28,6 @@ __all__ = [
     "FedYogi",
     "LocalOnly",
     "Phase",
+    "Scaffold",
     "Strategy",
 ]

@@ -10,6 +10,11 @@ from torch import Tensor
 from fl_lightning.engine.entries import rows_by_learners
 
 
+def in_double(tensor: Tensor) -> Tensor:
+    """A floating tensor in double precision, real or complex."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 def average(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:
     r"""Weighted mean :math:`\sum_i w_i \theta_i / \sum_i w_i` of floating entries, in float64 and cast back.
 
@@ -25,10 +30,9 @@ def average(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) ->
         raise ValueError(f"The clients' weights must be non-negative with a positive sum, got {list(weights)}.")
     result = {}
     for name, first in models[0].items():
-        wide = torch.complex128 if first.is_complex() else torch.float64
-        mean = torch.zeros_like(first, dtype=wide)
+        mean = torch.zeros_like(in_double(first))
         for model, weight in zip(models, weights, strict=True):
-            mean.add_(model[name].to(wide), alpha=weight / total)
+            mean.add_(in_double(model[name]), alpha=weight / total)
         result[name] = mean.to(first.dtype)
     return result
 

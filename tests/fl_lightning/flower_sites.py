@@ -49,7 +49,7 @@ def experiment(strategy: str, encoder: str, data: dict, **more: Any) -> dict[str
         "encoder": {"class_path": f"lit_models.{encoder}", "init_args": {"hidden_channels": 8}},
         "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.01}},
     }
-    module |= {name: more.pop(name) for name in ("objective", "lr_scheduler") if name in more}
+    module |= {name: more.pop(name) for name in ("objective", "lr_scheduler", "optimizer") if name in more}
     return {
         "seed_everything": 0,
         "federation": {"num_rounds": 2, "strategy": {"class_path": f"fl_lightning.strategies.{strategy}", **more}},
@@ -71,6 +71,9 @@ EXPERIMENTS = {
     "fedsage_prototype": experiment("FedSagePrototype", "GraphSAGE", NODES, init_args={"min_nodes": 1, "every": 1}),
     "fedpub": experiment(
         "FedPub", "MaskedGCN", NODES, objective={"class_path": "lit_models.objectives.MaskedProximal"}
+    ),
+    "scaffold": experiment(
+        "Scaffold", "GraphSAGE", NODES, optimizer={"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
     ),
     "flit_plus": experiment(
         "FedAvg", "GCNMolecule", MOLECULES, objective={"class_path": "lit_models.objectives.FLITPlus"},

@@ -13,6 +13,7 @@ import json
 import platform
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from fl_lightning.strategies import (
     FedAdam,
     FedAvg,
     FedAvgM,
+    FedNova,
     FedPer,
     FedPub,
     FedRep,
@@ -38,6 +40,7 @@ from fl_lightning.strategies import (
     FedSagePrototype,
     FedYogi,
     LocalOnly,
+    Scaffold,
 )
 from lit_models import (
     APPNP,
@@ -72,8 +75,8 @@ def molecules():
     return ChEMBLDataModule(num_clients=3, partition="scaffold_lda", client_holdout=0.2, cache_dir=None)
 
 
-def nodes(encoder=GraphSAGE, objective=None):
-    return lambda: LitNodeClassifier(encoder(hidden_channels=8), objective)
+def nodes(encoder=GraphSAGE, objective=None, optimizer=None):
+    return lambda: LitNodeClassifier(encoder(hidden_channels=8), objective, optimizer)
 
 
 def bonds(encoder=GINMolecule, objective=None):
@@ -84,6 +87,7 @@ def generator():
     return FedSagePlus(pretrain_steps=3, exchange_rounds=2, draws=2, weighting="uniform", generator=LitNeighGen(profile="seed"))
 
 
+SGD = partial(torch.optim.SGD, lr=0.1)
 UNIFORM, SAMPLES = (lambda: FedAvg(weighting="uniform")), (lambda: FedAvg(weighting="num_samples"))
 GRAPH_RUN = {"num_rounds": 3, "trainer": {"max_epochs": 2}, "clients_per_round": 2}
 MOLECULE_RUN = {"num_rounds": 2, "trainer": {"max_steps": 3, "gradient_clip_val": 1.0}}
@@ -92,6 +96,7 @@ CASES = {
     "FedAvg num_samples": (nodes(), citation, SAMPLES, GRAPH_RUN),
     "FedAvg carried": (nodes(), citation, SAMPLES, {**GRAPH_RUN, "carry_optimizer_state": True}),
     **{made.__name__: (nodes(), citation, made, GRAPH_RUN) for made in (FedAvgM, FedAdagrad, FedAdam, FedYogi)},
+    **{made.__name__: (nodes(optimizer=SGD), citation, made, GRAPH_RUN) for made in (Scaffold, FedNova)},
     "LocalOnly": (nodes(), citation, LocalOnly, GRAPH_RUN),
     "FedPer": (nodes(), citation, FedPer, GRAPH_RUN),
     "FedRep": (nodes(), citation, FedRep, GRAPH_RUN),

@@ -4,7 +4,18 @@ import pytest
 import torch
 from federations import CPU, Central, Deep, assert_same_bits, checkpoint_tensors, clients, federate, last_checkpoint
 
-from fl_lightning import Ditto, FedAdagrad, FedAdam, FedAvgM, FederatedTrainer, FedPer, FedRep, FedYogi
+from fl_lightning import (
+    Ditto,
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FederatedTrainer,
+    FedNova,
+    FedPer,
+    FedRep,
+    FedYogi,
+    Scaffold,
+)
 from fl_lightning.engine import InProcess
 
 
@@ -15,6 +26,13 @@ class WithHead(Deep):
     head_entries = ("head.*",)
 
 
+class DeepSGD(Deep):
+    """The same under plain SGD."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
 STRATEGIES = {
     "FedAvgM": (FedAvgM, Deep),
     "FedAdagrad": (FedAdagrad, Deep),
@@ -23,6 +41,8 @@ STRATEGIES = {
     "FedPer": (FedPer, WithHead),
     "FedRep": (FedRep, WithHead),
     "Ditto": (Ditto, WithHead),
+    "Scaffold": (Scaffold, DeepSGD),
+    "FedNova": (FedNova, DeepSGD),
 }
 SETTINGS = {"clients_per_round": 2, "seed": 0, "num_rounds": 3, "carry_optimizer_state": True}
 WORK = {"max_epochs": 2}  # FedRep: one of the head, one of the body

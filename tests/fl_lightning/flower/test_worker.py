@@ -27,7 +27,8 @@ def ledger(run):
     return sorted((run / "ledger.jsonl").read_text().splitlines())
 
 
-REMEMBER = QUICK = ("fedsage_plus", "fedpub", "moon")
+QUICK = ("fedsage_plus", "fedpub", "moon")
+REMEMBER = (*QUICK, "scaffold")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS])

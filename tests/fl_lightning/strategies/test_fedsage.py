@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fedsage_samples import NODES, SCHEMA, graph, strategy
+from torch import nn
 
 from datamodules.graph_loaders import ClientGraphDataModule
 from fl_lightning import FedSagePlus
@@ -201,10 +202,10 @@ def test_what_is_needed(options, counts, generator):
 def test_the_oracle_needs_the_global_graph():
     clients = [ClientGraphDataModule(graph(), SCHEMA)]
     with pytest.raises(ValueError, match="mending: oracle` needs the global graph on the server"):
-        strategy(mending="oracle").check(None, clients, None)
+        strategy(mending="oracle").check(nn.Module(), clients, None)
     part = graph().subgraph(torch.arange(0, NODES, 2))
     plus = strategy(mending="oracle")
-    plus.check(None, [ClientGraphDataModule(part, SCHEMA)], ClientGraphDataModule(graph(), SCHEMA))
+    plus.check(nn.Module(), [ClientGraphDataModule(part, SCHEMA)], ClientGraphDataModule(graph(), SCHEMA))
     counts, features = plus._oracle[0]
     assert int(counts.sum()) == len(features) == int((graph().edge_index[0] % 2 == 0).sum()) - part.num_edges
 
@@ -225,7 +226,7 @@ def test_defaults_are_the_documented_ones():
 def test_data_modules_without_what_mending_needs_are_refused(missing):
     site = ClientGraphDataModule(graph(), SCHEMA)
     parts = {"with_data": site.with_data, "schema": SCHEMA, "data": site.data}
-    strategy().check(None, [site, SimpleNamespace(**parts)], None)
+    strategy().check(nn.Module(), [site, SimpleNamespace(**parts)], None)
     del parts[missing]
     with pytest.raises(ValueError, match="mends subgraphs, but a client's data module is `SimpleNamespace`"):
-        strategy().check(None, [site, SimpleNamespace(**parts)], None)
+        strategy().check(nn.Module(), [site, SimpleNamespace(**parts)], None)
