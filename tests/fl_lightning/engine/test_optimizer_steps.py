@@ -85,7 +85,7 @@ def test_what_is_not_plain_sgd_is_named(optimizers, found):
         check_plain_sgd("Scaffold", nn.Linear(1, 1), optimizers)
     assert str(error.value) == (
         "`federation.strategy: Scaffold` needs plain SGD at the clients: one optimiser, without momentum and weight decay. "
-        f"`Linear.configure_optimizers` gives {found}. Write `model.init_args.optimizer: "
-        "{class_path: torch.optim.SGD, init_args: {lr: 0.1}}` (in a module of your own `torch.optim.SGD(self.parameters(), "
+        f"`Linear.configure_optimizers` gives {found}. Write `model.init_args.optimizer: {{class_path: torch.optim.SGD, "
+        "init_args: {lr: 0.1, momentum: 0, weight_decay: 0}}` (in a module of your own `torch.optim.SGD(self.parameters(), "
         "lr=0.1)`), or take a strategy that goes with any optimiser: `FedAvg`, `FedAdam`."
     )
