@@ -46,7 +46,8 @@ def check_plain_sgd(strategy: str, module: nn.Module, optimizers: Sequence[Any])
             f"`federation.strategy: {strategy}` needs plain SGD at the clients: one optimiser, without momentum and weight "
             f"decay. `{type(module).__name__}.configure_optimizers` gives {found}. Write `model.init_args.optimizer: "
             "{class_path: torch.optim.SGD, init_args: {lr: 0.1, momentum: 0, weight_decay: 0}}` (in a module of your own "
-            "`torch.optim.SGD(self.parameters(), lr=0.1)`), or take a strategy that goes with any optimiser: `FedAvg`, `FedAdam`."
+            "`torch.optim.SGD(self.parameters(), lr=0.1)`), or take a strategy that goes with any optimiser: `FedAvg`, "
+            "`FedAdam`."
         )
 
 

@@ -193,13 +193,13 @@ def test_what_only_a_round_can_show_ends_it_there(tmp_path):
 
 
 class Scripted(InProcess):
-    def __init__(self, replies):
+    def __init__(self, replies, untrained=None):
         super().__init__()
-        self.replies = replies
+        self.replies, self.untrained = replies, untrained or {}
 
     def exchange(self, requests, timeout):
         for request in requests:
-            values = {"num_samples": 1, "metrics": {}}
+            values = {"num_samples": 1, "metrics": {}, "untrained_rows": self.untrained.get(request.client, {})}
             yield Message("fit", "run", request.round, request.client, Payload(self.replies[request.client], values))
 
 
@@ -220,6 +220,21 @@ def test_replies_without_a_control_variate_are_left_out_by_name():
     reasons = {failure["client"]: failure["reason"] for failure in federation.failures}
     assert "entries missing: ['control/w']" in reasons[1] and "`control/w` is float32[2]" in reasons[2]
     assert "unexpected: ['control/v']" in reasons[3]
+
+
+def test_a_row_is_the_mean_of_those_that_trained_it_and_c_that_of_all():
+    # Only so are c's terms alike whoever took part: where all c_i are the gradients, c = 0 is the minimum of the row.
+    strategy = Scaffold(eta=0.5)
+    strategy.check(Quadratic(size=3), [], None)
+    strategy.start({"w": torch.tensor([0.0, 0.0, 7.0])}, ())
+    replies = {
+        0: {"w": torch.tensor([2.0, 2.0, 8.0]), "control/w": torch.tensor([1.0, 1.0, 0.0])},
+        1: {"w": torch.tensor([4.0, 9.0, 8.0]), "control/w": torch.tensor([3.0, 0.0, 0.0])},
+    }
+    federation = Federation(Scripted(replies, {0: {"w": [2]}, 1: {"w": [1, 2]}}), "run", (0, 1, 2, 3))
+    strategy.round(federation, 0, [0, 1])
+    assert federation.failures == [] and strategy.weights["w"].tolist() == [1.5, 1.0, 7.0]
+    assert strategy.server_state["control/w"].tolist() == [1.0, 0.25, 0.0]  # sums over four clients
 
 
 def test_half_precision_has_its_control_variate_in_float32_and_costs_are_told():
