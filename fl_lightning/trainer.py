@@ -75,6 +75,7 @@ class FederatedTrainer:
         self.settings = FederationSettings.of(federation)
         trainer_args = dict(trainer or {})
         check_trainer_args(trainer_args, self.settings.local_clock)
+        self.settings.strategy.check_local_work(trainer_args)
         self.logger = trainer_args.pop("logger", None)
         self.root = trainer_args.pop("default_root_dir", None)
         progress_bar = trainer_args.pop("enable_progress_bar", None)
@@ -300,7 +301,6 @@ class _Run:
     def _rehearse(self) -> None:
         """What would fail in every round is found now, and not after the first, which phases may put off for hours."""
         trainer, settings = self.trainer, self.settings
-        self.strategy.check_local_work(trainer.trainer_args)
         if self.all.empty:
             names = {"client_names": names_of(self.all.data)}
             LOG.warning("No training sample: %s. They are served and scored, and teach nothing.",

@@ -86,7 +86,7 @@ class Strategy:
         return ()
 
     def check_local_work(self, trainer_args: Mapping[str, Any]) -> None:
-        """Before round 1: does what a client trains in a round (YAML ``trainer``) suit the algorithm?
+        """Before any work: does what a client trains in a round (YAML ``trainer``) suit the algorithm?
 
         Raises:
             ValueError: In the user's YAML names.

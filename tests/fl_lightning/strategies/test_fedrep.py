@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from federations import Linear, checkpoint_tensors, clients, federate, last_checkpoint, points
 
-from fl_lightning import FedAvg, FedRep
+from fl_lightning import FedAvg, FederatedTrainer, FedRep
 from fl_lightning.strategies.fedrep import HeadThenBody
 
 
@@ -95,9 +95,10 @@ def test_the_optimiser_has_all_its_parameters_again_after_a_fit_and_after_an_err
         ),
     ],
 )
-def test_epochs_that_leave_nothing_for_the_body_are_told_before_round_1(trainer, text, tmp_path):
+def test_epochs_that_leave_nothing_for_the_body_are_told_before_any_work(trainer, text):
     with pytest.raises(ValueError, match=text):
-        federate(tmp_path, Two, trainer=trainer, strategy=FedRep(head_epochs=2))
+        FederatedTrainer(trainer=trainer, strategy=FedRep(head_epochs=2))
+    FederatedTrainer(trainer={"fast_dev_run": True, **trainer}, strategy=FedRep(head_epochs=2))
 
 
 def test_arguments():
