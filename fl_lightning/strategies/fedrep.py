@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.engine.client import ClientHalf
@@ -87,6 +88,11 @@ class HeadThenBody(Callback):
         self._groups: list[tuple[dict[str, Any], list[Any]]] = []  # each group of an optimiser, and all its parameters
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in trainer.optimizers):
+            raise ValueError(
+                "`FedRep` trains head and body in turn, but LBFGS remembers all its parameters as one vector. Use another "
+                "optimiser (SGD, Adam), or `federation.strategy: FedPer`"
+            )
         self._epoch = 0
         self._groups = [(group, list(group["params"])) for optimizer in trainer.optimizers for group in optimizer.param_groups]
 

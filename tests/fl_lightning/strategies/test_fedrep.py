@@ -28,6 +28,20 @@ class Two(Linear):
         return torch.optim.AdamW(self.parameters(), lr=self.hparams.lr, weight_decay=0.1)
 
 
+class Manual(Two):
+    """Sets the gradients of what its optimiser holds to zero after a step, not before: others would add up."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        self.manual_backward(F.mse_loss(self(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def steps(optimizer, net, head, x, y, number):
     for _ in range(number):
         optimizer.zero_grad()
@@ -35,11 +49,11 @@ def steps(optimizer, net, head, x, y, number):
         optimizer.step()
 
 
-@pytest.mark.parametrize("fast_loops", [True, False])
-def test_head_epochs_then_body_epochs_equal_a_plain_loop(tmp_path, fast_loops):
+@pytest.mark.parametrize(("module", "fast_loops"), [(Two, True), (Two, False), (Manual, True)])
+def test_head_epochs_then_body_epochs_equal_a_plain_loop(tmp_path, module, fast_loops):
     # Two clients, three rounds: two steps of the head alone, one of the body alone, uniform mean of the bodies.
     torch.manual_seed(0)
-    start = Two()
+    start = module()
     body, heads = copy.deepcopy(start.net), [copy.deepcopy(start.head) for _ in range(2)]
     data = [points(n, 10 + i) for i, n in enumerate((10, 16))]
     for _ in range(3):
@@ -50,7 +64,7 @@ def test_head_epochs_then_body_epochs_equal_a_plain_loop(tmp_path, fast_loops):
             steps(torch.optim.AdamW(own.parameters(), lr=0.05, weight_decay=0.1), own, head, x, y, 1)
             bodies.append(own.state_dict())
         body.load_state_dict({name: (bodies[0][name] + bodies[1][name]) / 2 for name in bodies[0]})
-    run = federate(tmp_path, Two, clients((10, 16)), {"max_epochs": 3}, num_rounds=3, strategy=FedRep(head_epochs=2),
+    run = federate(tmp_path, module, clients((10, 16)), {"max_epochs": 3}, num_rounds=3, strategy=FedRep(head_epochs=2),
                    fast_loops=fast_loops)  # fmt: skip
     found = checkpoint_tensors(last_checkpoint(run.run_dir))
     for name, expected in body.state_dict().items():
@@ -82,6 +96,13 @@ def test_the_optimiser_has_all_its_parameters_again_after_a_fit_and_after_an_err
             assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(module.get_parameter(n)) for n in names]
         getattr(callback, end)(trainer, module, *([ValueError()] if end == "on_exception" else []))
         assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in module.parameters()]
+
+
+def test_an_optimiser_that_takes_all_parameters_as_one_vector_is_refused():
+    module = Two()
+    trainer = type("T", (), {"optimizers": [torch.optim.LBFGS(module.parameters())]})()
+    with pytest.raises(ValueError, match="`FedRep` trains head and body in turn, but LBFGS .* Use another optimiser"):
+        HeadThenBody(["head.*"], 1).on_train_start(trainer, module)
 
 
 @pytest.mark.parametrize(
