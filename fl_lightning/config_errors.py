@@ -51,8 +51,9 @@ def sentence(  # noqa: C901  one kind of message after the other
     if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
         commands = [*re.findall(r"\w+", match[2]), *others]
         return f"there is no command `{match[1]}`.{nearest(match[1], commands)} There are: {', '.join(commands)}."
-    if match := re.match(r'expected "subcommand" to be one of {(.*)}', message):
-        return f"name a command first: fl-lightning {{{','.join([match[1], *others])}}} --config FILE."
+    if message.startswith('expected "subcommand" to be one of'):  # where many are cut short
+        commands = [name for action in _actions(parser) if action.dest == "subcommand" for name in action.choices or ()]
+        return f"name a command first: fl-lightning {{{','.join([*commands, *others])}}} --config FILE."
     if match := re.match(r"argument (\S+): expected (?:one|at least one) argument", message):
         return f"`{match[1]}` needs a value."
     if match := re.match(r'Parser key "config": (.*)', message):

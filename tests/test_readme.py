@@ -54,7 +54,7 @@ def run_demo(folder, *arguments):
     return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, cwd=folder)
 
 
-@pytest.mark.parametrize("example", ["graph", "molecules"])
+@pytest.mark.parametrize("example", ["graph", pytest.param("molecules", marks=pytest.mark.slow)])
 def test_demo_prints_one_table_and_where_the_runs_are(example, tmp_path):
     small = {"num_nodes": 150, "num_features": 40} if example == "graph" else {"batch_size": 512}  # two batches
     small["num_clients"] = 2

@@ -9,8 +9,9 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.core.optimizer import _MockOptimizer
 from torch import Tensor
+
+from fl_lightning.engine.lightning_fast.no_optimizer import stands_for_none
 
 
 class OptimizerState(Callback):
@@ -48,7 +49,7 @@ def check_binding(optimizers: Sequence[torch.optim.Optimizer], module: L.Lightni
     Raises:
         ValueError: With what to write instead.
     """
-    if any(isinstance(optimizer, _MockOptimizer) for optimizer in optimizers):  # Lightning's, for None
+    if any(stands_for_none(optimizer) for optimizer in optimizers):
         if module.automatic_optimization and any(p.requires_grad for p in module.parameters()):
             raise ValueError(
                 f"`{type(module).__name__}.configure_optimizers` returned None, so nothing would be trained. Write `return` "

@@ -26,15 +26,12 @@ def canary(module, data, strategy, **run):
 
 
 QUICK = (
-    "FedAvg carried",
     "LocalOnly",
     "Ditto",
     "FedPub",
     "FedSagePlus",
     "FedSagePrototype",
     "FLITPlus on nodes",
-    "MOON on nodes",
-    "GCNMolecule",
 )
 
 

@@ -167,9 +167,13 @@ def test_files_that_are_no_configs(tmp_path, text, reason):
 
 
 def test_commands():
-    with pytest.raises(ValueError, match="no command `fti`. Did you mean `fit`. There are: fit, .*inspect, compare, report"):
+    with pytest.raises(
+        ValueError, match="no command `fti`. Did you mean `fit`. There are: fit, .*inspect, canary, compare, report"
+    ):
         FederatedCLI(["fti"])
-    with pytest.raises(ValueError, match="name a command first: fl-lightning {fit,validate,test,predict,inspect,compare,"):
+    with pytest.raises(
+        ValueError, match="name a command first: fl-lightning {fit,validate,test,predict,inspect,canary,compare,"
+    ):
         FederatedCLI([])
     with pytest.raises(ValueError, match="`--config`: File does not exist: .*nowhere.yaml"):
         FederatedCLI(["fit", "--config", "nowhere.yaml"])

@@ -97,6 +97,7 @@ def test_one_folder_a_run_and_nothing_else(whole):
         assert len(folders) == 2 and all(len(list(f.rglob("results.json"))) == 1 for f in folders)
 
 
+@pytest.mark.slow
 def test_killed_midway_and_started_again_gives_the_same_table(whole, tmp_path):
     config, out = write(tmp_path, SOUND), tmp_path / "out"
     command = [sys.executable, "-m", "fl_lightning", "compare", "--config", config, "--out", str(out), "--workers", "1"]

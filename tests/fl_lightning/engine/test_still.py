@@ -99,7 +99,10 @@ def test_a_layer_that_is_thawed_travels_from_then_on(tmp_path):
                          (2, "up"): THAWED}  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", [lambda: InProcess(rebuild_clients=True), lambda: WorkerProcesses(num_workers=2)])
+WORKERS = pytest.param(lambda: WorkerProcesses(num_workers=2), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("engine", [lambda: InProcess(rebuild_clients=True), WORKERS])
 def test_no_bit_differs_by_it_in_any_engine_or_after_resuming(tmp_path, engine, monkeypatch):
     def run(folder, **options):
         settings = {"num_rounds": 4, **options}

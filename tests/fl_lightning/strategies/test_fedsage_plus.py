@@ -162,12 +162,14 @@ def test_alpha_zero_exchanges_nothing_and_equals_local_generators(tmp_path):
     assert same(run(tmp_path / "c", plus(alpha=0.0))[1], refused[1])
 
 
-def test_rebuilt_clients_and_worker_processes_give_the_same_bits(spied, tmp_path):
-    rebuilt = run(tmp_path / "a", plus(), engine=InProcess(rebuild_clients=True))
-    workers = run(tmp_path / "b", plus(), engine=WorkerProcesses(num_workers=2))
-    for results, weights, _ in (rebuilt, workers):
-        assert same(weights, spied[3])
-        assert results["test"] == spied[2]["test"] and results["bytes"] == spied[2]["bytes"]
+@pytest.mark.parametrize(
+    "engine",
+    [lambda: InProcess(rebuild_clients=True), pytest.param(lambda: WorkerProcesses(num_workers=2), marks=pytest.mark.slow)],
+)
+def test_rebuilt_clients_and_worker_processes_give_the_same_bits(spied, tmp_path, engine):
+    results, weights, _ = run(tmp_path, plus(), engine=engine())
+    assert same(weights, spied[3])
+    assert results["test"] == spied[2]["test"] and results["bytes"] == spied[2]["bytes"]
 
 
 def test_the_encoder_does_not_reach_any_message_but_through_u(tmp_path):
