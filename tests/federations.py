@@ -9,7 +9,9 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -18,6 +20,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import FedAvg, FederatedTrainer
+from fl_lightning.engine import InProcess
+from fl_lightning.engine.messages import Message
 
 CPU = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
 
@@ -244,3 +248,17 @@ class Bare(Linear):
     def training_step(self, batch, batch_idx):
         self.rates.append(self.optimizers().param_groups[0]["lr"])
         return super().training_step(batch, batch_idx)
+
+
+class Spy(InProcess):
+    """Keeps every message as it crosses, with its direction."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.seen: list[tuple[str, Message]] = []
+
+    def exchange(self, requests: Sequence[Message], timeout: float | None) -> Iterator[Message]:
+        self.seen += [("down", r.cloned()) for r in requests]
+        for reply in super().exchange(requests, timeout):
+            self.seen.append(("up", reply.cloned()))
+            yield reply

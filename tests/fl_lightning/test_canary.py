@@ -17,7 +17,7 @@ from fl_lightning.engine.client import ClientHalf
 from fl_lightning.engine.messages import Payload
 from fl_lightning.strategies import FedAvg, FedSagePlus
 from fl_lightning.strategies.fedsage_client import FedSagePlusClient
-from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNodeClassifier
+from lit_models import GCNMolecule, GraphSAGE, LitMoleculePredictor, LitNodeClassifier, SchNet
 
 
 def canary(module, data, strategy, **run):
@@ -191,7 +191,8 @@ def test_data_sets_from_files(kind):
         pytest.skip("needs the real data in ../shared/data")
     options = {**GRAPHS, **MOLECULES}[kind]
     data = getattr(datamodules, kind)(root=str(SHARED), **options)
-    module = nodes()() if kind in GRAPHS else LitMoleculePredictor(GCNMolecule(hidden_channels=8))
+    encoder = SchNet(8, 8, 1) if kind == "QM9DataModule" else GCNMolecule(hidden_channels=8)
+    module = nodes()() if kind in GRAPHS else LitMoleculePredictor(encoder)
     verdict = run_canary(module, data, {**CPU, "max_steps": 1, "max_epochs": -1}, {"strategy": FedAvg()}, rounds=1)
     assert verdict.difference is None and any(verdict.changed.values())
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from federations import Spy
 from lightning import LightningDataModule
 
 from datamodules import SyntheticCitationDataModule
@@ -46,20 +47,6 @@ def run(tmp_path, strategy, rounds=2, engine=None, ckpt_path=None, datamodule=No
 
 def same(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
-
-
-class Spy(InProcess):
-    """Keeps every message as it crosses."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.seen: list[tuple[str, Message]] = []
-
-    def exchange(self, requests, timeout):
-        self.seen += [("down", r.cloned()) for r in requests]
-        for reply in super().exchange(requests, timeout):
-            self.seen.append(("up", reply.cloned()))
-            yield reply
 
 
 @pytest.fixture(scope="module")
