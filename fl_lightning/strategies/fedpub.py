@@ -2,12 +2,11 @@ r"""FED-PUB, server half: personalised subgraph federated learning (Baek, Jeong,
 
 G~            SBM of 5 x 100 nodes, p_in .1, p_out 0, features N(0, 1)      proxy_graph
 h_i           mean over the nodes of f(G~; theta_i), at the client          lit_models.functional_embedding
-S(i, j)       cos(h_i, h_j)                                                 cosine_similarity
-alpha_ij      exp(tau S_ij) / sum_k exp(tau S_ik), k includes i             similarity_weights
-theta_bar_i   sum_j alpha_ij theta_j                                        personal_average, FedPub.aggregate
+S(i, j)       cos(h_i, h_j)                                                 mixtures.cosine_similarity
+alpha_ij      exp(tau S_ij) / sum_k exp(tau S_ik), k includes i             mixtures.similarity_weights
+theta_bar_i   sum_j alpha_ij theta_j                                        mixtures.personal_average
 
-Not in the paper: rows of an entry that a client has not trained (a task of which it has no label) are in no mixture; j and k
-then run over the clients that have trained them, and a row that none has trained stays as each client has it.
+Not in the paper: rows of an entry that a client has not trained (`mixtures.py`).
 
 The client half (masks, L1 and proximal terms) is ``lit_models/masks.py`` and ``lit_models/objectives/fedpub.py``.
 """
@@ -19,79 +18,26 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import lightning as L
 import networkx as nx
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch_geometric.data import Data
 from torch_geometric.utils import coalesce
 
 from fl_lightning.engine.client import Client, ClientHalf
-from fl_lightning.engine.diagnostics import Diagnostics
-from fl_lightning.engine.entries import check_layout, rows_by_learners
+from fl_lightning.engine.entries import check_layout
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.replies import Expected, fit_reply
 from fl_lightning.engine.seeds import derive
-from fl_lightning.strategies.base import Strategy
+from fl_lightning.strategies.mixtures import Mixtures
 from lit_models.functional_embedding import functional_embedding
 from lit_models.masks import PRIVATE_MASKS, mask_statistics, masked_weights, named_masks
 
 EMBEDDING = "functional_embedding"
-
-
-def cosine_similarity(embeddings: Tensor) -> Tensor:
-    r"""Similarity :math:`S_{ij} = \cos(h_i, h_j)` of K clients.
-
-    Args:
-        embeddings: One functional embedding per client, shape ``(K, H)``. A zero row counts as orthogonal to all.
-
-    Returns:
-        Shape ``(K, K)``, symmetric, computed in float64 and cast back.
-    """
-    if embeddings.dim() != 2:
-        raise ValueError(f"`embeddings` needs shape (clients, hidden), but has {tuple(embeddings.shape)}.")
-    unit = F.normalize(embeddings.double(), dim=-1, eps=1e-300)  # only an exact zero is no direction
-    return (unit @ unit.T).to(embeddings.dtype)
-
-
-def similarity_weights(embeddings: Tensor, tau: float) -> Tensor:
-    r"""Mixing matrix :math:`\alpha_{ij} = \mathrm{softmax}_j(\tau \cos(h_i, h_j))` of K clients.
-
-    Args:
-        embeddings: One functional embedding per client, shape ``(K, H)``; a zero row is orthogonal to all others.
-        tau: Scale of the similarities; ``0`` gives the plain mean.
-
-    Returns:
-        Shape ``(K, K)``; rows sum to one and include the client itself.
-    """
-    return torch.softmax(tau * cosine_similarity(embeddings), dim=-1)
-
-
-def personal_average(alpha: Tensor, stacked: Tensor) -> Tensor:
-    r"""Personal weights :math:`\bar\theta_i = \sum_j \alpha_{ij} \theta_j` as one matrix product.
-
-    Args:
-        alpha: Mixing matrix, shape ``(R, K)``: R receivers, K senders.
-        stacked: Flattened shared weights of the senders, shape ``(K, P)``, floating point.
-
-    Returns:
-        Shape ``(R, P)``, summed in float64 and cast back to the type of ``stacked``.
-
-    Raises:
-        ValueError: If the shapes do not fit, or ``stacked`` holds integers (counters are never averaged).
-    """
-    if alpha.dim() != 2 or stacked.dim() != 2 or alpha.shape[1] != stacked.shape[0]:
-        raise ValueError(
-            "`alpha` (receivers, senders) and `stacked` (senders, weights) do not fit: "
-            f"{tuple(alpha.shape)} and {tuple(stacked.shape)}."
-        )
-    if not stacked.is_floating_point():
-        raise ValueError(f"Only floating-point weights can be averaged, but `stacked` is {stacked.dtype}.")
-    return (alpha.double() @ stacked.double()).to(stacked.dtype)
 
 
 def proxy_graph(
@@ -133,7 +79,7 @@ def _feature_seed(seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"fedpub proxy features {seed}".encode()).digest()[:7], "big")
 
 
-class FedPub(Strategy):
+class FedPub(Mixtures):
     """Every client receives its own mixture of the participants' weights, by the similarity of their models.
 
     Masks and the optimiser's state stay with the clients. A client that sits a round out keeps its last mixture and
@@ -149,8 +95,8 @@ class FedPub(Strategy):
         p_out: Probability of an edge between its communities.
     """
 
-    personal = True
     carry_optimizer_state = True
+    pictures = "fedpub"
 
     def __init__(
         self, tau: float = 3.0, aggregate: Literal["raw", "masked"] = "raw", p_in: float = 0.1, p_out: float = 0.0
@@ -190,44 +136,11 @@ class FedPub(Strategy):
         leaking = [name for name in initial if any(name.endswith(p.removeprefix("*")) for p in PRIVATE_MASKS)]
         if leaking:
             raise ValueError(f"Masks would leave the clients: {', '.join(leaking)}.")
-        self.weights = initial
-        self._names = [n for n, t in initial.items() if t.is_floating_point()]
-        self._mixtures: dict[int, dict[str, Tensor]] = {}
-        self._last: dict[str, Any] = {}
-
-    def download(self, client: int) -> Payload:
-        return Payload(self._mixtures.get(client, self.weights))
+        super().start(initial, private)
 
     def aggregate(self, federation: Federation, round: int, replies: Mapping[int, Payload]) -> None:
-        clients = list(replies)
-        embeddings = torch.stack([replies[c].tensors[EMBEDDING] for c in clients])
-        alpha = similarity_weights(embeddings, self.tau)
-        stacked = torch.stack([torch.cat([replies[c].tensors[n].reshape(-1).float() for n in self._names]) for c in clients])
-        mixed = personal_average(alpha, stacked)
-        sizes = [self.weights[n].numel() for n in self._names]
-        for row, client in zip(mixed, clients, strict=True):
-            parts = zip(self._names, row.split(sizes), strict=True)
-            self._mixtures[client] = {
-                **self.weights,
-                **{n: part.reshape(self.weights[n].shape).to(self.weights[n].dtype) for n, part in parts},
-            }
-        similarity = cosine_similarity(embeddings)
-        self._mix_learnt_rows(replies, similarity)
-        self._last = {"clients": clients, "similarity": similarity, "alpha": alpha}
-
-    def _mix_learnt_rows(self, replies: Mapping[int, Payload], similarity: Tensor) -> None:
-        """The rows that not all have trained, anew: mixtures of those clients alone that have."""
-        untrained = [reply.values.get("untrained_rows", {}) for reply in replies.values()]
-        for name in sorted({name for told in untrained for name in told}):
-            own = torch.stack([reply.tensors[name] for reply in replies.values()])
-            for rows, learners in rows_by_learners(own.shape[1], [told.get(name, ()) for told in untrained]):
-                mixed = own[:, rows]  # where nobody has trained them: as each client has them
-                if learners:
-                    alpha = torch.softmax(self.tau * similarity[:, learners], dim=-1)
-                    flat = own[learners][:, rows].reshape(len(learners), -1)
-                    mixed = personal_average(alpha, flat.float()).reshape(mixed.shape).to(own.dtype)
-                for client, part in zip(replies, mixed, strict=True):
-                    self._mixtures[client][name][rows] = part
+        embeddings = torch.stack([reply.tensors[EMBEDDING] for reply in replies.values()])
+        self.mix_by_similarity(replies, embeddings, self.tau)
 
     def fit_reply(self) -> Expected:
         """The weights, and an embedding of the same width from each client."""
@@ -251,23 +164,6 @@ class FedPub(Strategy):
             return things
 
         return replace(expected, layout=None, tensors=fault, alike=alike)
-
-    def state(self) -> dict[str, Tensor]:
-        flat = {f"initial/{n}": t for n, t in self.weights.items()}
-        return flat | {f"{c}/{n}": t for c, tensors in self._mixtures.items() for n, t in tensors.items()}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self._mixtures = {}
-        for key, tensor in state.items():
-            owner, name = key.split("/", 1)
-            if owner == "initial":
-                self.weights[name] = tensor
-            else:
-                self._mixtures.setdefault(int(owner), {})[name] = tensor
-
-    def diagnose(self) -> Diagnostics:
-        pictures = {f"fedpub/{name}": matrix for name, matrix in self._last.items() if name != "clients"}
-        return replace(super().diagnose(), matrices=pictures, clients=self._last.get("clients", ()))
 
 
 class FedPubClient(ClientHalf):

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning.strategies.fedpub import cosine_similarity, personal_average, proxy_graph, similarity_weights
+from fl_lightning.strategies.fedpub import proxy_graph
+from fl_lightning.strategies.mixtures import cosine_similarity, personal_average, similarity_weights
 
 H = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
 LN2 = math.log(2.0)

@@ -20,13 +20,8 @@ from fl_lightning.engine.store import ClientStore
 from fl_lightning.errors import FederationError
 from fl_lightning.reporting.monitor import is_better
 from fl_lightning.reporting.scores import summarise
-from fl_lightning.strategies.fedpub import (
-    EMBEDDING,
-    FedPubClient,
-    cosine_similarity,
-    proxy_graph,
-    similarity_weights,
-)
+from fl_lightning.strategies.fedpub import EMBEDDING, FedPubClient, proxy_graph
+from fl_lightning.strategies.mixtures import cosine_similarity, similarity_weights
 from lit_models import GraphSAGE, LitNodeClassifier, MaskedGCN
 from lit_models.masked_gcn import GCNWithHead
 from lit_models.objectives import ERM, MaskedProximal
@@ -476,11 +471,11 @@ def _keeps_the_last_clients_mask(self, received):
     self._worker.entries.set({**{n: t for n, t in self._worker.initial.items() if n not in known}, **live, **known})
 
 
-def _without_self(embeddings, tau):
+def _without_self(embeddings, tau, senders=None):
     return torch.softmax((tau * cosine_similarity(embeddings)).fill_diagonal_(-torch.inf), dim=-1)
 
 
-HERE = "fl_lightning.strategies.fedpub"
+HERE, MIXTURES = "fl_lightning.strategies.fedpub", "fl_lightning.strategies.mixtures"
 MUTANTS = {
     "Adam's state reset": ((FedPub, "carry_optimizer_state", False), check_eq),
     "previous client's mask reused": ((Client, "load", _keeps_the_last_clients_mask), check_masks_start_at_one),
@@ -488,9 +483,9 @@ MUTANTS = {
         (FedPubClient, "reply_tensors", lambda self, client: {**client.upload(), EMBEDDING: torch.ones(2 * HIDDEN)}),
         check_border,
     ),
-    "nothing mixed": ((f"{HERE}.personal_average", lambda alpha, stacked: stacked), check_eq),
-    "tau dropped": ((f"{HERE}.similarity_weights", lambda h, tau: similarity_weights(h, 1.0)), check_eq),
-    "self left out": ((f"{HERE}.similarity_weights", _without_self), check_eq),
+    "nothing mixed": ((f"{MIXTURES}.personal_average", lambda alpha, stacked: stacked), check_eq),
+    "tau dropped": ((f"{MIXTURES}.similarity_weights", lambda h, tau, senders=None: similarity_weights(h, 1.0)), check_eq),
+    "self left out": ((f"{MIXTURES}.similarity_weights", _without_self), check_eq),
     "penalties detached": (
         (MaskedProximal, "penalties", lambda self, module: {n: t.detach() for n, t in PENALTIES(self, module).items()}),
         check_eq,

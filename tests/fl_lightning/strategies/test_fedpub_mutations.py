@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning.strategies.fedpub import cosine_similarity
+from fl_lightning.strategies.mixtures import cosine_similarity
 from lit_models import masks
 from lit_models.objectives import fedpub as objective
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from datamodules.planted import PlantedDataModule
-from fl_lightning.strategies.fedpub import cosine_similarity, personal_average, proxy_graph, similarity_weights
+from fl_lightning.strategies.fedpub import proxy_graph
+from fl_lightning.strategies.mixtures import cosine_similarity, personal_average, similarity_weights
 from lit_models.functional_embedding import functional_embedding
 from lit_models.masked_gcn import GCNWithHead, MaskedGCN
 from lit_models.objectives.fedpub import MaskedProximal
