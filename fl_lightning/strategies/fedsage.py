@@ -36,7 +36,7 @@ from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen.generators import check_features
 
 MENDINGS = ("generator", "prototype", "zero", "mean", "oracle", "none")
-COUNTS = ("predicted", "known", "mean", "one")
+COUNTS = ("predicted", "known", "any", "mean", "one")
 
 
 class FedSagePlus(FedAvg):
@@ -60,8 +60,8 @@ class FedSagePlus(FedAvg):
             missing, where clients know which of their links lead elsewhere (``ClientGraphDataModule.links_elsewhere``: links
             to other clients and, in own tables, to ids that nobody has), at most ``num_slots``. The numbers stay with the
             client, and the exchange is the paper's. With ``mending: zero``, ``mean`` or ``prototype`` no generator is trained
-            then. With ``mending: prototype`` also the same for each node: ``one``, or the ``mean`` number of all clients that
-            know theirs (1 if none does).
+            then. With ``mending: prototype`` also one for each node that misses ``any`` (for every node where a client does
+            not know), or the same for all: ``one``, or the ``mean`` number of all clients that know theirs (1 if none does).
         draws: Impairments of a client's graph in one step of phase 1; each is used once, the next step takes new ones.
         holdout: Share of the hidden nodes never trained on, to measure the generator with.
         diagnostics: Clients also report aggregate figures of their generator (errors, calibration, degrees): after each pass of
@@ -79,7 +79,7 @@ class FedSagePlus(FedAvg):
         alpha: float = 0.1,
         min_batch: int = 32,
         mending: Literal["generator", "prototype", "zero", "mean", "oracle", "none"] = "generator",
-        counts: Literal["predicted", "known", "mean", "one"] = "predicted",
+        counts: Literal["predicted", "known", "any", "mean", "one"] = "predicted",
         draws: int = 50,
         holdout: float = 0.1,
         diagnostics: bool = True,
@@ -91,7 +91,7 @@ class FedSagePlus(FedAvg):
             raise ValueError(f"{key}.mending` must be one of {', '.join(MENDINGS)}, got `{mending}`.")
         if counts not in COUNTS:
             raise ValueError(f"{key}.counts` must be one of {', '.join(COUNTS)}, got `{counts}`.")
-        if counts in ("mean", "one") and mending != "prototype":
+        if counts in ("any", "mean", "one") and mending != "prototype":
             raise ValueError(f"{key}.counts: {counts}` goes with `mending: prototype` only, got `mending: {mending}`.")
         if not 0 <= hide_portion < 1:
             raise ValueError(f"{key}.hide_portion` must be in [0, 1), got {hide_portion}.")

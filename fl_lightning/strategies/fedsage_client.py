@@ -250,7 +250,9 @@ class FedSagePlusClient(ClientHalf):
         if self.counts == "known":
             known: Tensor = original.links_elsewhere
             return known.clamp(max=self.template.num_slots)
-        if self.counts in ("mean", "one"):
+        if self.counts == "any" and getattr(original, "links_elsewhere", None) is not None:
+            return original.links_elsewhere.clamp(max=1)
+        if self.counts in ("any", "mean", "one"):
             number = int(client.store.values["mean_count"]) if self.counts == "mean" else 1
             return torch.full((original.data.num_nodes,), number)
         return self._generate(client, None)[0] if client.store.section("generator") else None

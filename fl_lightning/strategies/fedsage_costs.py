@@ -99,7 +99,13 @@ def _mended_bytes(strategy: FedSagePlus, client: int, datamodule: Any, oracle: M
         new = int(oracle[client][0].sum())
     elif strategy.needs_counts:
         new = int(datamodule.links_elsewhere.clamp(max=strategy.generator.num_slots).sum())
-    elif strategy.counts in ("mean", "one"):  # the mean is about one: what it is exactly, the clients tell before round 1
+    elif strategy.counts == "any" and getattr(datamodule, "links_elsewhere", None) is not None:
+        new = int((datamodule.links_elsewhere > 0).sum())
+    elif strategy.counts in (
+        "any",
+        "mean",
+        "one",
+    ):  # the mean is about one: what it is exactly, the clients tell before round 1
         new = int(data.num_nodes)
     else:
         new = round(strategy.hide_portion * data.num_edges)

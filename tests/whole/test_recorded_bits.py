@@ -104,6 +104,7 @@ CASES = {
     "FedPub": (nodes(MaskedGCN, MaskedProximal(l1=1e-5, l2=1e-3)), planted, lambda: FedPub(tau=3.0), GRAPH_RUN),
     "FedSagePlus": (nodes(), citation, generator, GRAPH_RUN),
     "FedSagePrototype": (nodes(), citation, lambda: FedSagePrototype(every=1), GRAPH_RUN),
+    "FedSagePrototype one": (nodes(), citation, lambda: FedSagePrototype(counts="one", every=1), GRAPH_RUN),
     "GCN": (nodes(GCN), citation, UNIFORM, GRAPH_RUN),
     "GAT": (nodes(GAT), citation, UNIFORM, GRAPH_RUN),
     "GIN": (nodes(GIN), citation, UNIFORM, GRAPH_RUN),

@@ -171,7 +171,7 @@ class Crashing(FedSagePrototype):
 
 def test_a_run_that_ended_after_a_look_goes_on_to_the_same_bits(spied, tmp_path):
     with pytest.raises(Stop):
-        run(tmp_path, Crashing(warm_up=0.25, every=2), name="crash")
+        run(tmp_path, Crashing(counts="mean", warm_up=0.25, every=2), name="crash")
     results, weights, _ = run(tmp_path, proto(), ckpt_path="last", name="crash", force=True)
     assert same(weights, spied[3]) and results["test"] == spied[2]["test"]
 
@@ -193,15 +193,29 @@ def test_a_predict_step_without_probabilities_is_told_by_client(tmp_path):
         run(tmp_path, proto(warm_up=0.0), module=Silent(GraphSAGE(hidden_channels=8)), rounds=1)
 
 
-@pytest.mark.parametrize(("mending", "counts"), [("generator", "mean"), ("zero", "one")])
+@pytest.mark.parametrize(("mending", "counts"), [("generator", "mean"), ("zero", "one"), ("mean", "any")])
 def test_counts_that_are_the_same_for_all_nodes_go_with_prototypes_only(mending, counts):
     said = f"init_args.counts: {counts}` goes with `mending: prototype` only, got `mending: {mending}"
     with pytest.raises(ValueError, match=said):
         FedSagePlus(counts=counts, mending=mending)
 
 
-def test_by_default_each_node_gets_one_neighbour(tmp_path):
-    spy, datamodule = Spy(), data()
+@pytest.mark.parametrize("knows", [True, False])
+def test_by_default_each_node_that_misses_any_gets_one_neighbour_and_every_node_where_none_is_known(tmp_path, knows):
+    class Unknowing(SyntheticCitationDataModule):
+        def client_datamodules(self):
+            parts = super().client_datamodules()
+            for part in parts:
+                part.links_elsewhere = None
+            return parts
+
+    kind = SyntheticCitationDataModule if knows else Unknowing
+    spy, datamodule = Spy(), kind(num_nodes=240, num_classes=CLASSES, num_features=FEATURES, num_clients=CLIENTS)
     run(tmp_path, FedSagePrototype(), engine=spy, datamodule=datamodule, rounds=1)
     for client, part in enumerate(datamodule.client_datamodules()):
-        assert spy._worker.memos[client, "mended"][1].data.num_nodes == 2 * part.data.num_nodes
+        mended = spy._worker.memos[client, "mended"][1].data
+        nodes = part.data.num_nodes
+        missing = part.links_elsewhere > 0 if knows else torch.ones(nodes, dtype=torch.bool)
+        assert 0 < int(missing.sum()) and (not knows or int(missing.sum()) < nodes)
+        added = degree(mended.edge_index[0], mended.num_nodes)[:nodes] - degree(part.data.edge_index[0], nodes)
+        assert torch.equal(added.long(), missing.long())
