@@ -23,7 +23,7 @@ class FedSagePrototype(FedSagePlus):
         counts: How many neighbours a node gets: one if it misses ``any``, where its client knows which links lead elsewhere
             (``ClientGraphDataModule.links_elsewhere``), else one; ``one``, whatever it misses; the ``mean`` number of links
             that lead elsewhere, over the clients that know theirs, at least 1; as many as are ``known`` to be missing; or as
-            many as the ``generator``'s dGen has ``predicted``. In a mean over neighbours more of one kind outweigh the true ones.
+            many as the ``generator``'s dGen has ``predicted``. In a mean over neighbours more of one kind outweigh the others.
         min_nodes: A client says nothing of a class of which it has fewer training nodes.
         warm_up: Share of the rounds in which graphs stay as they are, until the model knows something of the classes.
         every: Rounds from one look at the classes of the nodes to the next.
