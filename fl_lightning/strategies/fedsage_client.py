@@ -247,11 +247,9 @@ class FedSagePlusClient(ClientHalf):
     def _counts_for_prototypes(self, client: Client) -> Tensor | None:
         """How many neighbours each node misses, ``(N,)``: known, the clients' mean, or what dGen says (if there is one)."""
         original = client.datamodule
-        if self.counts == "known":
-            known: Tensor = original.links_elsewhere
-            return known.clamp(max=self.template.num_slots)
-        if self.counts == "any" and getattr(original, "links_elsewhere", None) is not None:
-            return original.links_elsewhere.clamp(max=1)
+        known: Tensor | None = getattr(original, "links_elsewhere", None)
+        if known is not None and self.counts in ("known", "any"):  # `known` was checked before round 1
+            return known.clamp(max=1 if self.counts == "any" else self.template.num_slots)
         if self.counts in ("any", "mean", "one"):
             number = int(client.store.values["mean_count"]) if self.counts == "mean" else 1
             return torch.full((original.data.num_nodes,), number)
