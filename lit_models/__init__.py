@@ -1,5 +1,6 @@
 """LightningModules and every client-side equation; they run as they are under a stock ``lightning.Trainer``."""
 
+from lit_models.auxiliary_projection import AuxiliaryProjection as AuxiliaryProjection
 from lit_models.base import LitGraphModule as LitGraphModule
 from lit_models.base import SampleLosses as SampleLosses
 from lit_models.base import snapshot as snapshot

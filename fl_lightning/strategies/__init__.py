@@ -2,6 +2,7 @@
 
 from fl_lightning.strategies.base import Phase, Strategy
 from fl_lightning.strategies.ditto import Ditto
+from fl_lightning.strategies.fedaux import FedAux
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fednova import FedNova
 from fl_lightning.strategies.fedper import FedPer
@@ -17,6 +18,7 @@ __all__ = [
     "Ditto",
     "FedAdagrad",
     "FedAdam",
+    "FedAux",
     "FedAvg",
     "FedAvgM",
     "FedNova",

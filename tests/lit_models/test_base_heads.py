@@ -12,6 +12,7 @@ from lit_models import (
     GIN,
     GPRGNN,
     MPNN,
+    AuxiliaryProjection,
     GCNMolecule,
     GCNWithHead,
     GINMolecule,
@@ -32,7 +33,7 @@ def in_head(module, name):
     return any(fnmatchcase(name, pattern) for pattern in module.head_entries)
 
 
-@pytest.mark.parametrize("encoder", [*NODES, lambda **options: Masked(GraphSAGE(**options))])
+@pytest.mark.parametrize("encoder", [*NODES, lambda **o: Masked(GraphSAGE(**o)), lambda **o: AuxiliaryProjection(GCN(**o))])
 def test_of_nodes_the_head_is_what_the_embedding_does_not_need(encoder, graph):
     module = LitNodeClassifier(encoder(hidden_channels=8), num_classes=3, in_channels=12)
     module.embed(graph()).sum().backward()

@@ -30,6 +30,7 @@ from fl_lightning.strategies import (
     Ditto,
     FedAdagrad,
     FedAdam,
+    FedAux,
     FedAvg,
     FedAvgM,
     FedNova,
@@ -49,6 +50,7 @@ from lit_models import (
     GIN,
     GPRGNN,
     MPNN,
+    AuxiliaryProjection,
     GCNMolecule,
     GINMolecule,
     GraphSAGE,
@@ -79,6 +81,10 @@ def nodes(encoder=GraphSAGE, objective=None, optimizer=None):
     return lambda: LitNodeClassifier(encoder(hidden_channels=8), objective, optimizer)
 
 
+def projected(hidden_channels):
+    return AuxiliaryProjection(GCN(hidden_channels=hidden_channels))
+
+
 def bonds(encoder=GINMolecule, objective=None):
     return lambda: LitMoleculePredictor(encoder(hidden_channels=8), objective)
 
@@ -102,6 +108,7 @@ CASES = {
     "FedRep": (nodes(), citation, FedRep, GRAPH_RUN),
     "Ditto": (nodes(), citation, Ditto, GRAPH_RUN),
     "FedPub": (nodes(MaskedGCN, MaskedProximal(l1=1e-5, l2=1e-3)), planted, lambda: FedPub(tau=3.0), GRAPH_RUN),
+    "FedAux": (nodes(projected), planted, FedAux, GRAPH_RUN),
     "FedSagePlus": (nodes(), citation, generator, GRAPH_RUN),
     "FedSagePrototype": (nodes(), citation, lambda: FedSagePrototype(every=1), GRAPH_RUN),
     "FedSagePrototype one": (nodes(), citation, lambda: FedSagePrototype(counts="one", every=1), GRAPH_RUN),
