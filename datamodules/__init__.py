@@ -13,6 +13,7 @@ from datamodules.molecules import (
     MoleculeDataModule,
     MoleculeNetDataModule,
     QM9DataModule,
+    UnlabelledMolecules,
 )
 from datamodules.own_graph import GraphCSVDataModule
 from datamodules.planted import PlantedDataModule
@@ -34,6 +35,7 @@ __all__ = [
     "PlantedDataModule",
     "QM9DataModule",
     "SyntheticCitationDataModule",
+    "UnlabelledMolecules",
     "constant_features",
     "cross_neighbours",
     "impair",

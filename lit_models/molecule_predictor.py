@@ -116,6 +116,11 @@ class LitMoleculePredictor(LitGraphModule):
     def is_regression(self) -> bool:
         return LOSSES.get(self.loss or "mse") == "regression"
 
+    @property
+    def output_kind(self) -> str:
+        """What distillation compares: values, or a logit of each label."""
+        return "values" if self.is_regression else "labels"
+
     def make_scores(self) -> Metric:
         return RegressionScores(self.num_tasks) if self.is_regression else AurocScores(self.num_tasks)
 

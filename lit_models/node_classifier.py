@@ -38,6 +38,7 @@ class LitNodeClassifier(LitGraphModule):
 
     monitor = "accuracy"
     monitor_mode = "max"
+    output_kind = "classes"
 
     def __init__(
         self,

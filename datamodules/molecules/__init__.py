@@ -20,6 +20,7 @@ from datamodules.molecules.qm9 import QM9DataModule
 from datamodules.molecules.scaffold import murcko_scaffold, scaffold_labels
 from datamodules.molecules.split import official_split, random_split, scaffold_split, split_sizes
 from datamodules.molecules.table import MoleculeSet, MoleculeTable, molecule_set
+from datamodules.molecules.unlabelled import UnlabelledMolecules
 
 __all__ = [
     "BOND_FEATURES",
@@ -34,6 +35,7 @@ __all__ = [
     "MoleculeTable",
     "PackedMolecules",
     "QM9DataModule",
+    "UnlabelledMolecules",
     "column_partition",
     "decode_atoms",
     "decode_bonds",

@@ -4,6 +4,7 @@ from fl_lightning.strategies.base import Phase, Strategy
 from fl_lightning.strategies.ditto import Ditto
 from fl_lightning.strategies.fedaux import FedAux
 from fl_lightning.strategies.fedavg import FedAvg
+from fl_lightning.strategies.feddf import FedDF
 from fl_lightning.strategies.fednova import FedNova
 from fl_lightning.strategies.fedper import FedPer
 from fl_lightning.strategies.fedpub import FedPub
@@ -21,6 +22,7 @@ __all__ = [
     "FedAux",
     "FedAvg",
     "FedAvgM",
+    "FedDF",
     "FedNova",
     "FedPer",
     "FedPub",

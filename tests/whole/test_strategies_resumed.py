@@ -3,6 +3,8 @@
 import pytest
 import torch
 from federations import CPU, Central, Deep, assert_same_bits, checkpoint_tensors, clients, federate, last_checkpoint
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader
 
 from fl_lightning import (
     Ditto,
@@ -10,6 +12,7 @@ from fl_lightning import (
     FedAdam,
     FedAux,
     FedAvgM,
+    FedDF,
     FederatedTrainer,
     FedNova,
     FedPer,
@@ -25,6 +28,17 @@ class WithHead(Deep):
 
     private_entries = ()
     head_entries = ("head.*",)
+
+
+class Valued(WithHead):
+    output_kind = "values"
+
+
+class Points(LightningDataModule):
+    """Inputs that the server has."""
+
+    def predict_dataloader(self):
+        return DataLoader(torch.linspace(-1, 1, 15).view(5, 3), batch_size=2)
 
 
 class WithProjection(Deep):
@@ -54,6 +68,7 @@ STRATEGIES = {
     "FedPer": (FedPer, WithHead),
     "FedRep": (FedRep, WithHead),
     "Ditto": (Ditto, WithHead),
+    "FedDF": (lambda: FedDF(Points(), steps=4, lr=0.05), Valued),
     "FedAux": (FedAux, WithProjection),
     "Scaffold": (Scaffold, DeepSGD),
     "FedNova": (FedNova, DeepSGD),
