@@ -92,7 +92,7 @@ def _of_client(
     if (source / "flower.json").is_file():
         raise ValueError(f"What client {client} keeps to itself is at its site and not in `{source}`: load it there.")
     store = ClientStore.load(source / f"client_{client:05d}.pt")
-    if strategy.personal and not store:
+    if strategy.personal and not store and not strategy.evaluation(client).tensors:
         raise ValueError(f"Client {client} had not trained when `{source}` was written: it has no model of its own yet.")
     restore: Any = getattr(module, "load_private_state", None)
     if restore is not None:

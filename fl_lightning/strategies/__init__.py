@@ -5,6 +5,7 @@ from fl_lightning.strategies.ditto import Ditto
 from fl_lightning.strategies.fedaux import FedAux
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.feddf import FedDF
+from fl_lightning.strategies.fedgta import FedGTA
 from fl_lightning.strategies.fednova import FedNova
 from fl_lightning.strategies.fedper import FedPer
 from fl_lightning.strategies.fedpub import FedPub
@@ -23,6 +24,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedDF",
+    "FedGTA",
     "FedNova",
     "FedPer",
     "FedPub",

@@ -31,7 +31,8 @@ from fl_lightning.strategies.base import Phase, PhaseCosts
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.strategies.fedsage_client import FedSagePlusClient
 from fl_lightning.strategies.fedsage_costs import phase_costs
-from fl_lightning.strategies.prototypes import Prototypes, check_predict_step, mending_request, sums_reply
+from fl_lightning.strategies.node_classes import check_predict_step
+from fl_lightning.strategies.prototypes import WHO, Prototypes, mending_request, sums_reply
 from lit_models.neighgen import LitNeighGen
 from lit_models.neighgen.generators import check_features
 
@@ -128,7 +129,7 @@ class FedSagePlus(FedAvg):
         if self.needs_counts:
             _check_links_elsewhere(datamodules)
         if self.mending == "prototype":
-            check_predict_step(module)
+            check_predict_step(module, WHO)
         if self.needs_generator:
             for client, datamodule in enumerate(checked):
                 try:

@@ -15,12 +15,10 @@ linked, and their mean features. No row and no label of a single node.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,9 +28,11 @@ from datamodules.prototypes import class_sums, expected_neighbours, prototypes
 from fl_lightning.engine.client import Client
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.replies import Expected, positive_count, sample_count
-from fl_lightning.engine.seeds import stream
+from fl_lightning.strategies.node_classes import predicted_classes
 
 KEY = "federation.strategy.init_args"
+WHO = f"`{KEY}.mending: prototype`"
+"""Who asks the model for the classes of nodes."""
 SUMS = ("features", "nodes", "links")
 PROTOTYPES = "prototypes"
 """Section of the client's store with what the server has sent."""
@@ -78,20 +78,6 @@ class Prototypes:
 def round_of(share: float, num_rounds: int) -> int:
     """The first round after that share of all rounds; at least one round is left."""
     return min(round(share * num_rounds), num_rounds - 1)
-
-
-def check_predict_step(module: L.LightningModule) -> None:
-    """Is there somebody to ask for the classes of nodes?
-
-    Raises:
-        ValueError: If the module has no ``predict_step`` of its own.
-    """
-    if type(module).predict_step is L.LightningModule.predict_step:
-        raise ValueError(
-            "`federation.strategy.init_args.mending: prototype` asks the model for the classes of all nodes, but "
-            f"`{type(module).__name__}` has no `predict_step`. Write one that gives a dict with `probabilities` of shape "
-            "(number of nodes, number of classes), as `lit_models.LitNodeClassifier` does."
-        )
 
 
 # ---- server -----------------------------------------------------------------------------------------------------------
@@ -152,31 +138,12 @@ def sums_of(client: Client, min_nodes: int) -> Payload:
 def look(client: Client, mended: Any, labels: bool) -> None:
     """Keep q, the classes of the client's nodes, as the live module sees them on the graph as it is mended now."""
     own = client.datamodule.data
-    probabilities = predicted_classes(client, mended.data)[: own.num_nodes]
+    probabilities = predicted_classes(client, mended.data, WHO)[: own.num_nodes]
     if labels:
         known = own.train_mask & (own.y >= 0)
         probabilities[known] = F.one_hot(own.y[known], probabilities.shape[1]).to(probabilities.dtype)
     client.store.put_section("classes", {"q": probabilities})
     client.store.values["looked"] = client.round
-
-
-@torch.no_grad()
-def predicted_classes(client: Client, graph: Any) -> Tensor:
-    """Probabilities of all nodes' classes, ``(N, C)``, on the CPU: what ``predict_step`` of the module says.
-
-    Raises:
-        ValueError: If it says something else.
-    """
-    module = client.module.to(client.device).eval()
-    with stream(client.settings.seed, "classes", client.round, client.id):
-        output = module.predict_step(copy.copy(graph).to(client.device), 0)
-    found = output.get("probabilities") if isinstance(output, Mapping) else None
-    if not isinstance(found, Tensor) or found.shape != (graph.num_nodes, int(client.datamodule.schema["num_classes"])):
-        raise ValueError(
-            f"Mending with prototypes needs the classes of all nodes, but `{type(module).__name__}.predict_step` does not give "
-            "a dict with `probabilities` of shape (number of nodes, number of classes), as `lit_models.LitNodeClassifier` does."
-        )
-    return found.detach().to("cpu", torch.float32, copy=True)
 
 
 def mended_with_prototypes(client: Client, counts: Tensor, nodes: str) -> Any:

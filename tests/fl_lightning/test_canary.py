@@ -29,6 +29,7 @@ QUICK = (
     "LocalOnly",
     "Ditto",
     "FedPub",
+    "FedGTA",
     "FedSagePlus",
     "FedSagePrototype",
     "FLITPlus on nodes",

@@ -1,11 +1,14 @@
 """A strategy with a memory at the server or the clients gives the same bits after a break, and with clients set up anew."""
 
+from functools import partial
+
 import pytest
 import torch
 from federations import CPU, Central, Deep, assert_same_bits, checkpoint_tensors, clients, federate, last_checkpoint
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
+from datamodules import PlantedDataModule
 from fl_lightning import (
     Ditto,
     FedAdagrad,
@@ -14,6 +17,7 @@ from fl_lightning import (
     FedAvgM,
     FedDF,
     FederatedTrainer,
+    FedGTA,
     FedNova,
     FedPer,
     FedRep,
@@ -21,6 +25,7 @@ from fl_lightning import (
     Scaffold,
 )
 from fl_lightning.engine import InProcess
+from lit_models import GCN, LitNodeClassifier
 
 
 class WithHead(Deep):
@@ -70,6 +75,7 @@ STRATEGIES = {
     "Ditto": (Ditto, WithHead),
     "FedDF": (lambda: FedDF(Points(), steps=4, lr=0.05), Valued),
     "FedAux": (FedAux, WithProjection),
+    "FedGTA": (FedGTA, partial(LitNodeClassifier, GCN(8))),
     "Scaffold": (Scaffold, DeepSGD),
     "FedNova": (FedNova, DeepSGD),
 }
@@ -77,28 +83,30 @@ SETTINGS = {"clients_per_round": 2, "seed": 0, "num_rounds": 3, "carry_optimizer
 WORK = {"max_epochs": 2}  # FedRep: one of the head, one of the body
 
 
-def data():
+def data(name):
+    if name == "FedGTA":
+        return PlantedDataModule(num_clients=3, nodes_per_client=20, num_features=12)
     return Central(*clients((12, 9, 7), batch_size=5))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_same_bits_after_a_break_and_with_rebuilt_clients(name, tmp_path):
     strategy, module = STRATEGIES[name]
-    straight = federate(tmp_path / "straight", module, data(), WORK, strategy=strategy(), **SETTINGS)
+    straight = federate(tmp_path / "straight", module, data(name), WORK, strategy=strategy(), **SETTINGS)
     wanted = checkpoint_tensors(last_checkpoint(straight.run_dir))
     assert any(tensor.startswith("server.pt/server/") for tensor in wanted) == bool(
         getattr(straight.settings.strategy, "server_state", {})
     )
 
     rebuilt = federate(
-        tmp_path / "rebuilt", module, data(), WORK, strategy=strategy(), engine=InProcess(rebuild_clients=True), **SETTINGS
+        tmp_path / "rebuilt", module, data(name), WORK, strategy=strategy(), engine=InProcess(rebuild_clients=True), **SETTINGS
     )
     assert_same_bits(wanted, checkpoint_tensors(last_checkpoint(rebuilt.run_dir)))
 
-    first = federate(tmp_path / "broken", module, data(), WORK, strategy=strategy(), **{**SETTINGS, "num_rounds": 2})
+    first = federate(tmp_path / "broken", module, data(name), WORK, strategy=strategy(), **{**SETTINGS, "num_rounds": 2})
     root = {"default_root_dir": str(tmp_path / "broken"), "logger": False}
     again = FederatedTrainer(trainer={**CPU, **WORK, **root}, strategy=strategy(), **SETTINGS)
     torch.manual_seed(0)
-    again.fit(module(), data(), ckpt_path="last")
+    again.fit(module(), data(name), ckpt_path="last")
     assert again.run_dir == first.run_dir
     assert_same_bits(wanted, checkpoint_tensors(last_checkpoint(again.run_dir)))

@@ -2,13 +2,11 @@
 
 import re
 
-import lightning as L
 import pytest
 import torch
 
 from fl_lightning.engine.messages import Payload
-from fl_lightning.strategies.prototypes import Prototypes, check_predict_step, mending_request, sums_reply
-from lit_models import GraphSAGE, LitNodeClassifier
+from fl_lightning.strategies.prototypes import Prototypes, mending_request, sums_reply
 
 
 def reply(features=((4.0, 0.0), (0.0, 6.0)), nodes=(2, 3), links=((2, 2), (2, 0)), num_nodes=10, elsewhere=15):
@@ -88,11 +86,3 @@ def test_when_to_look_at_the_classes():
 def test_settings_are_checked(wrong):
     with pytest.raises(ValueError, match=r"federation.strategy.init_args` of mending with prototypes: .*got"):
         Prototypes(**wrong)
-
-
-def test_a_module_that_cannot_tell_classes_is_refused():
-    check_predict_step(LitNodeClassifier(GraphSAGE(4)))
-    with pytest.raises(
-        ValueError, match=r"`LightningModule` has no `predict_step`. Write one that gives a dict with `probabil"
-    ):
-        check_predict_step(L.LightningModule())
