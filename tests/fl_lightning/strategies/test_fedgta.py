@@ -37,6 +37,7 @@ def test_each_is_its_own_neighbour_and_never_divides_by_zero():
     moments, confidence = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]]), double(4.0, 0.0, 0.0)
     found = mixing_weights(moments, confidence, tau=0.5)
     assert torch.equal(found, double([1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]))
+    assert torch.equal(mixing_weights(moments[:2], double(1.0, 1.0), tau=0.5), torch.eye(2, dtype=torch.float64))
 
 
 def test_senders_that_are_left():
