@@ -1,6 +1,6 @@
 """FedGTA's server by hand, and what a client's reply holds, against dense matrices.
 
-Client equations: ``tests/lit_models/test_label_propagation.py``; resuming, engines, the canary: ``tests/whole``, ``test_canary.py``.
+Client equations: ``tests/lit_models/test_label_propagation.py``; resuming, the canary: ``tests/whole``, ``test_canary.py``.
 """
 
 import math
