@@ -6,7 +6,8 @@ W_i        sum_{j in S_i} H_j W_j / sum_{j in S_i} H_j                          
 
 What leaves a client beside its weights: the number H_i (about how many links it has, those of training nodes counting more) and
 the vector M_i (the shares of its training nodes' classes, and how sure its model is of the others). The server needs those of
-each client, and the weights of each: it cannot work on sums of several.
+each client, and the weights of each: it cannot work on sums of several. H and M leave as they are:
+`federation.upload_transforms` change the weights alone.
 
 As in the authors' code, W_i is the client's model: it is scored and predicted with, and trained on in its next round, with the
 optimiser's state kept. Ours: clients that all have H = 0 (no links) weigh the same; in rows that a client has not trained
