@@ -9,6 +9,10 @@ tau is the paper's alpha. In the authors' code a_k is mixed like any other weigh
 is here: a client trains on from the mixture of the projections of those that are like it. Theirs has FED-PUB's masks besides
 (``lit_models.Masked`` around the encoder gives them; they stay at the clients), and no penalty on them.
 
+Measured once (Cora, 10 METIS clients, seed 10, 128 units, 100 rounds): after the last round the cosines of all pairs of a_k are
+above .999, with masks and without, so that with tau 10 every mixture is within 0.3 % of the plain mean. Client mean of test
+accuracy: .661 without masks, .814 with them; LocalOnly of the model without masks .808, FedAvg .606.
+
 What leaves a client: its weights, a_k among them, and nothing more. a_k is the direction along which the client's embeddings
 are told apart, so it shows their main direction; and the server sees every client's weights singly.
 """

@@ -81,9 +81,11 @@ def test_batches_are_taken_in_turn():
 
 
 def test_where_one_client_has_trained_the_model_is_its_own():
-    strategy = started(FedDF(Rows(ONES), steps=3, lr=0.1))
-    strategy.aggregate(None, 0, {4: reply(0.1)})
-    assert torch.equal(strategy.weights["w"], torch.tensor([[0.1]]))
+    module = LitNodeClassifier(GCN(hidden_channels=4), num_classes=3, in_channels=6)  # of whose rounding Adam makes steps
+    strategy = started(FedDF(steps=3, lr=0.1), module)
+    sent = {name: tensor + 0.1 for name, tensor in strategy.weights.items()}
+    strategy.aggregate(None, 0, {4: Payload(sent, {"num_samples": 5})})
+    assert all(torch.equal(strategy.weights[name], tensor) for name, tensor in sent.items())
 
 
 def graph_replies(module, number=3):
