@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -c constraints.txt --disable-pip-version-check
 
 # A variable of its own: `call` below would take the commas for its own.
-EXTRAS := docs,flower,metis,parquet,search,test
+EXTRAS := docs,flower,forest,metis,parquet,search,test
 # Asked for apart from the others: chemprop's featuriser cuik_molmaker_pin is built for one rdkit, and for none of the pinned one.
 CHEMPROP_RDKIT := 2026.3.6
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         FedSagePlus,
         FedSagePrototype,
         FedYogi,
+        ForestEnsemble,
         LocalOnly,
         Scaffold,
     )
@@ -44,6 +45,7 @@ __all__ = [
     "FedSagePrototype",
     "FedYogi",
     "FederatedTrainer",
+    "ForestEnsemble",
     "LocalOnly",
     "Scaffold",
     "load_model",

@@ -168,6 +168,7 @@ def assemble(
             f"`model: {type(module).__name__}` has no parameters yet. Create its layers in `__init__`, in "
             "`configure_model` (not in `setup`), or in `build(schema)`."
         )
+    check_varying(module, entries, settings)
     check_participation(settings, len(datamodules))
     if settings.score_each_on_global and (entries.private or server_data is None):
         raise ValueError(
@@ -237,6 +238,24 @@ def private_patterns(
             "BatchNorm. Leave it out."
         )
     return (*patterns, *sorted(name.replace("[", "[[]") for name in own))
+
+
+def check_varying(module: L.LightningModule, entries: Entries, settings: FederationSettings) -> None:
+    """Entries whose length follows from the data have no mean, and no update that a transform could take."""
+    if not entries.varying:
+        return
+    name, some = type(module).__name__, ", ".join(sorted(entries.varying)[:3])
+    if not settings.strategy.takes_varying_entries:
+        raise ValueError(
+            f"`federation.strategy: {type(settings.strategy).__name__}` combines entries of one length, but those of `{name}` "
+            f"({some}, ...) have the length that a client's data give them. Write `federation.strategy: "
+            "fl_lightning.strategies.ForestEnsemble`, `LocalOnly`, or train centrally: `--federation null`."
+        )
+    if settings.upload_transforms:
+        raise ValueError(
+            f"`federation.upload_transforms` change a client's update of weights, and `{name}` has none ({some}, ... are new "
+            "in each fit). Leave them out."
+        )
 
 
 def check_participation(settings: FederationSettings, number: int) -> None:

@@ -94,7 +94,7 @@ class Evaluation:
     def each_on_global(self, round: int) -> list[float | None]:
         """The test score of every client's own model on the server's data; the models are uploaded for it."""
         requests = {c: self.strategy.evaluation(c) for c in self.federation.clients}
-        whole = Expected(layout=self.entries.get(self.entries.shared))
+        whole = Expected(layout=self.entries.get(self.entries.shared), varying=self.entries.varying)
         replies = self.federation.call("model", requests, round, required=False, expected=whole)
         scores: list[float | None] = []
         for client in self.federation.clients:

@@ -38,7 +38,7 @@ class RunFiles:
         writes: Whether the run's folder may be written into; ``False`` reads only.
         lock: Held over the run's folder from here on, if it is written into.
         identity: What the checkpoint must have been made with.
-        initial: The strategy's state before round 1: what the checkpoint must hold to be loaded at all.
+        initial: The strategy's state before round 1, of entries of one length: what the checkpoint must hold to be loaded.
 
     Attributes:
         source: The checkpoint's folder.

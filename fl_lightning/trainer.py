@@ -216,7 +216,8 @@ class _Run:
         identity = self.all.identity(settings, seed, trainer.run_config, trainer.trainer_args)
         entries = self.all.entries
         strategy.start(entries.get(entries.shared), entries.private)
-        files = self.files = RunFiles(trainer, ckpt_path, write, lock, identity, strategy.state())
+        begun = {name: tensor for name, tensor in strategy.state().items() if name not in entries.varying}
+        files = self.files = RunFiles(trainer, ckpt_path, write, lock, identity, begun)
         trainer.source_dir = files.home if ckpt_path is not None else trainer.source_dir
 
         if settings.fast_loops:

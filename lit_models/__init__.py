@@ -9,6 +9,7 @@ from lit_models.encoders import GCN as GCN
 from lit_models.encoders import GIN as GIN
 from lit_models.encoders import GraphSAGE as GraphSAGE
 from lit_models.fast_nnconv import FastNNConv as FastNNConv
+from lit_models.forest import LitMoleculeForest as LitMoleculeForest
 from lit_models.functional_embedding import functional_embedding as functional_embedding
 from lit_models.gcn_molecule import GCNMolecule as GCNMolecule
 from lit_models.gin_molecule import GINMolecule as GINMolecule

@@ -21,6 +21,7 @@ from datamodules.molecules import split as splits
 from datamodules.molecules.cache import default_cache_dir
 from datamodules.molecules.division import Division, DivisionSpec, divide, list_members
 from datamodules.molecules.encode import FRAGMENTS
+from datamodules.molecules.fingerprints import with_fingerprints
 from datamodules.molecules.label_checks import check_labels
 from datamodules.molecules.loaders import ClientMoleculeDataModule, MoleculeLoaders, content_sha256, label_scale, sum_labels
 from datamodules.molecules.report import record_division, report_molecules
@@ -56,6 +57,9 @@ class MoleculeDataModule(MoleculeLoaders):
         normalize_labels: The model learns ``(y - mean) / std`` of each task, by the training labels: it finds both in
             ``schema["label_mean"]`` and ``["label_std"]``, and scores and predicts in units. Batches hold labels in
             units all the same. Regression only.
+        fingerprint_size: Bins S of ECFP counts, which batches then hold as ``fingerprint`` uint8 ``(B, S)``: 2048, say, for
+            ``lit_models.LitMoleculeForest``. Default: none.
+        fingerprint_radius: Their radius; 2 makes them ECFP4.
         client_holdout: Share of its molecules that each client keeps from training, half for val, half for test.
         batch_size: Molecules of a training step; a smaller client trains on all it has.
         eval_batch_size: Molecules of an evaluation batch.
@@ -85,6 +89,8 @@ class MoleculeDataModule(MoleculeLoaders):
         invalid: Literal["drop", "raise"] = "drop",
         fragments: Literal["all", "largest"] = "all",
         normalize_labels: bool = False,
+        fingerprint_size: int | None = None,
+        fingerprint_radius: int = 2,
         client_holdout: float = 0.0,
         batch_size: int = 64,
         eval_batch_size: int = 512,
@@ -100,6 +106,8 @@ class MoleculeDataModule(MoleculeLoaders):
         _check_count("num_clients", num_clients, least=1)
         _check_count("min_client_size", min_client_size)
         _check_count("featurise_workers", featurise_workers)
+        _check_count("fingerprint_size", 1 if fingerprint_size is None else fingerprint_size, least=1)
+        _check_count("fingerprint_radius", fingerprint_radius)
         if not 0 <= client_holdout < 1:
             raise ValueError(f"`data.init_args.client_holdout` must be at least 0 and below 1, got {client_holdout}.")
         if not alpha > 0:
@@ -114,6 +122,7 @@ class MoleculeDataModule(MoleculeLoaders):
         self.min_client_size, self.client_column, self.label_task = min_client_size, client_column, label_task
         self.acyclic, self.invalid, self.fragments = acyclic, invalid, fragments
         self.normalize_labels, self.client_holdout = normalize_labels, client_holdout
+        self.fingerprint_size, self.fingerprint_radius = fingerprint_size, fingerprint_radius
         self.featurise_workers = featurise_workers
         self.cache_dir = str(default_cache_dir()) if cache_dir == "auto" else cache_dir
         self._molecules: MoleculeSet | None = None
@@ -131,6 +140,14 @@ class MoleculeDataModule(MoleculeLoaders):
         """Featurises a table under the options ``invalid``, ``fragments``, ``featurise_workers`` and ``cache_dir``."""
         return molecule_set(table, self.invalid, self.fragments, self.featurise_workers, self.cache_dir)
 
+    def with_fingerprints(self, molecules: MoleculeSet) -> MoleculeSet:
+        """The molecules with what ``fingerprint_size`` asks for."""
+        if self.fingerprint_size is None:
+            return molecules
+        return with_fingerprints(
+            molecules, self.fingerprint_radius, self.fingerprint_size, self.featurise_workers, self.cache_dir
+        )
+
     def part_sizes(self, size: int) -> tuple[int, int, int]:
         """Sizes of train, val and test out of ``size`` molecules."""
         return splits.split_sizes(size, self.fractions)
@@ -141,7 +158,7 @@ class MoleculeDataModule(MoleculeLoaders):
         """Load, split and share out. Does nothing the second time."""
         if self._molecules is not None:
             return
-        molecules = self.load()
+        molecules = self.with_fingerprints(self.load())
         check_labels(molecules, self.task)
         if self.normalize_labels and self.task != "regression":
             raise ValueError("`data.init_args.normalize_labels` is for regression; these labels are classes.")
@@ -207,8 +224,11 @@ class MoleculeDataModule(MoleculeLoaders):
         """What a model needs, and sites must have alike: ``task``, ``num_tasks``, ``task_names`` and ``units`` (``None`` where
         no unit is known) in the order of the labels, ``atom_features``, ``bond_features`` (both 0 without bonds),
         ``featuriser`` (what these numbers mean), ``positions`` (whether there are some), ``metric`` (``rmse``, ``mae`` or
-        ``auroc``); with ``normalize_labels`` also ``label_mean`` and ``label_std``, lists of ``num_tasks`` numbers."""
+        ``auroc``); with ``normalize_labels`` also ``label_mean`` and ``label_std``, lists of ``num_tasks`` numbers; with
+        fingerprints ``fingerprint_size`` and ``fingerprint_radius``."""
         schema = molecule_schema(self.molecules, self.task, self.metric)
+        if self.fingerprint_size is not None:
+            schema |= {"fingerprint_size": self.fingerprint_size, "fingerprint_radius": self.fingerprint_radius}
         if self.normalize_labels:
             schema["label_mean"], schema["label_std"] = self._label_scale or self._scale_here()
         return schema

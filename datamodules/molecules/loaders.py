@@ -23,7 +23,7 @@ class MoleculeLoaders(LightningDataModule):
 
     A batch is a PyG ``Batch``: ``x`` float ``(n, 74)``, ``edge_index`` ``(2, e)``, ``edge_attr`` float ``(e, 13)``,
     ``edge_type`` int64 ``(e,)``, ``batch`` ``(n,)``, ``y`` float ``(B, T)`` in units with ``nan`` for a missing
-    label, ``sample_id`` int64 ``(B,)``; with geometry ``z``, ``pos`` instead of the first four.
+    label, ``sample_id`` int64 ``(B,)``, with ``fingerprint_size`` ``fingerprint`` uint8 ``(B, S)``; with geometry ``z``, ``pos`` instead of the first four.
     """
 
     def __init__(self, batch_size: int, eval_batch_size: int) -> None:
@@ -156,6 +156,7 @@ def content_sha256(packed: PackedMolecules, parts: Mapping[str, np.ndarray]) -> 
         **packed.nodes,
         **packed.edges,
     }
+    tensors |= {} if packed.fingerprint is None else {"fingerprint": packed.fingerprint}
     arrays = {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
     arrays |= {f"part {name}": np.asarray(positions, dtype=np.int64) for name, positions in parts.items()}
     for name, array in sorted(arrays.items()):

@@ -141,8 +141,9 @@ class MoleculeCSVDataModule(MoleculeDataModule):
         super().setup(stage)
         if first and self.predict_paths:
             asked, self.predicted_rows = read_predicted(self.spec, self.predict_paths, self.task_names)
+            packed = self.with_fingerprints(asked).packed
             for part in (self, *self.client_datamodules()):
-                part.set_predicted(asked.packed)
+                part.set_predicted(packed)
 
     def load(self) -> MoleculeSet:
         tables = read_molecules(self.spec)

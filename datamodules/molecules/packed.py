@@ -36,6 +36,7 @@ class PackedMolecules:
         edges: Per-edge tensors, edge last: ``ends`` (source and target, as atom numbers within the molecule) ``(2, E)``
             and ``code`` ``(E,)``.
         scaffold: Scaffold group of each molecule, int64 ``(M,)``, if known.
+        fingerprint: ECFP counts of each molecule, uint8 ``(M, S)``, if asked for (``fingerprints.py``).
     """
 
     y: Tensor
@@ -46,6 +47,7 @@ class PackedMolecules:
     nodes: dict[str, Tensor] = field(default_factory=dict)
     edges: dict[str, Tensor] = field(default_factory=dict)
     scaffold: Tensor | None = None
+    fingerprint: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.sample_id)
@@ -54,8 +56,8 @@ class PackedMolecules:
         """The molecules at ``indices`` as one PyG batch.
 
         Returns:
-            ``y`` float ``(B, T)``, ``sample_id`` ``(B,)``, ``scaffold`` ``(B,)`` if known, ``batch``, ``ptr``; with bonds
-            ``x`` float ``(n, 74)``, ``edge_index`` int64 ``(2, e)``, ``edge_attr`` float ``(e, 13)``, ``edge_type``
+            ``y`` float ``(B, T)``, ``sample_id`` ``(B,)``, ``scaffold`` ``(B,)`` and ``fingerprint`` ``(B, S)`` if known, ``batch``,
+            ``ptr``; with bonds ``x`` float ``(n, 74)``, ``edge_index`` int64 ``(2, e)``, ``edge_attr`` float ``(e, 13)``, ``edge_type``
             int64 ``(e,)`` (the bond code), ``environment`` int64 ``(n, 4)`` (``atom_environments``); with geometry ``z``
             int64 ``(n,)`` and ``pos`` float ``(n, 3)`` in angstrom.
         """
@@ -74,8 +76,8 @@ class PackedMolecules:
         if "pos" in self.nodes:
             values["z"] = self.nodes["z"].index_select(0, atom).long()
             values["pos"] = self.nodes["pos"].index_select(0, atom)
-        each = {"y": self.y, "sample_id": self.sample_id} | ({} if self.scaffold is None else {"scaffold": self.scaffold})
-        each = {name: value.index_select(0, chosen) for name, value in each.items()}
+        known = {"y": self.y, "sample_id": self.sample_id, "scaffold": self.scaffold, "fingerprint": self.fingerprint}
+        each = {name: value.index_select(0, chosen) for name, value in known.items() if value is not None}
         batch = Batch(**values, **each, batch=owner, ptr=ptr)
         size = len(chosen)
         one_each, none = torch.arange(size + 1), torch.zeros(size, dtype=torch.long)
@@ -100,6 +102,7 @@ class PackedMolecules:
             node_ptr=node_ptr,
             edge_ptr=edge_ptr,
             scaffold=None if self.scaffold is None else self.scaffold[chosen],
+            fingerprint=None if self.fingerprint is None else self.fingerprint[chosen],
             nodes={name: value[atom] for name, value in self.nodes.items()},
             edges={name: value[..., edge] for name, value in self.edges.items()},
         )
@@ -119,6 +122,7 @@ class PackedMolecules:
     def nbytes(self) -> int:
         """Bytes that the tensors take."""
         tensors = [self.y, self.sample_id, self.node_ptr, self.edge_ptr, self.atom_table]
+        tensors += [] if self.fingerprint is None else [self.fingerprint]
         return sum(t.numel() * t.element_size() for t in [*tensors, *self.nodes.values(), *self.edges.values()])
 
 

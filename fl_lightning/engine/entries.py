@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -12,6 +12,9 @@ from torch.nn.parameter import is_lazy
 
 class Entries:
     """The ``state_dict`` of a live module, split into entries that are shared with the server and private ones.
+
+    A module may declare ``varying_entries``, ``fnmatch`` patterns of buffers whose length follows from what was learnt (the nodes
+    of a tree): they are taken in any length, and cannot be averaged.
 
     Args:
         module: The module; it is referenced, not copied.
@@ -51,6 +54,8 @@ class Entries:
         self.private = tuple(name for key, name in first.items() if key in hidden)
         self.shared = tuple(name for key, name in first.items() if key not in hidden)
         self._first = first
+        patterns = getattr(module, "varying_entries", ())
+        self.varying = frozenset(name for name in first.values() if any(fnmatchcase(name, pattern) for pattern in patterns))
 
     def canonical(self, name: str) -> str:
         """The one name under which an entry travels: the first one of tied weights.
@@ -77,7 +82,7 @@ class Entries:
         Raises:
             ValueError: On an unknown name, another shape or another dtype.
         """
-        live = self._module.state_dict()
+        live = self._module.state_dict(keep_vars=bool(self.varying))  # the buffers themselves, if some may change their length
         unknown = [name for name in tensors if name not in live]
         if unknown:
             raise ValueError(
@@ -85,19 +90,23 @@ class Entries:
             )
         for name, tensor in tensors.items():
             mine = live[name]
+            if name in self.varying and check_layout({name: tensor}, {name: mine}, self.varying) is None:
+                mine.set_(mine.new_empty(tensor.shape))  # `resize_` fails where it was read from a file
             if mine.shape != tensor.shape or mine.dtype != tensor.dtype:
                 raise ValueError(f"Entry `{name}` was received as {_describe(tensor)}, the module has {_describe(mine)}.")
             mine.copy_(tensor)
 
 
-def check_layout(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> str | None:
-    """Why ``tensors`` cannot be averaged into ``reference`` (names, shapes, dtypes), or ``None`` if they can."""
+def check_layout(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor], varying: Collection[str] = ()) -> str | None:
+    """Why ``tensors`` are none of the kind of ``reference`` (names, shapes, dtypes), or ``None`` if they are; those of ``varying``
+    may have any length."""
     missing = [n for n in reference if n not in tensors]
     extra = [n for n in tensors if n not in reference]
     if missing or extra:
         return f"entries missing: {missing or 'none'}, unexpected: {extra or 'none'}"
     for name, tensor in tensors.items():
-        if tensor.shape != reference[name].shape or tensor.dtype != reference[name].dtype:
+        shapes = [tuple(t.shape[1:] if name in varying and t.dim() else t.shape) for t in (tensor, reference[name])]
+        if shapes[0] != shapes[1] or tensor.dim() != reference[name].dim() or tensor.dtype != reference[name].dtype:
             return f"entry `{name}` is {_describe(tensor)}, expected {_describe(reference[name])}"
     return None
 

@@ -348,6 +348,7 @@ def quiet() -> Iterator[None]:
                 ".*`max_epochs` was not set.*",
                 ".*GPU available but not used.*",
                 ".*total length of.*zero.*",
+                ".*this fit will run with no optimizer.*",  # what is none by mistake is refused before round 1: `check_binding`
                 ".*sampler has shuffling enabled.*",
                 "ReduceLROnPlateau conditioned on metric.*",  # it watches the server's validation: `clock`
             ):

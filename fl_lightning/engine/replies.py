@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ class Expected:
         values: Rules of values that must be there.
         optional: Rules of values that may be there; others may, too, and are nobody's business.
         layout: Names, shapes and dtypes of the tensors, all of them; ``None`` leaves them to ``tensors``.
+        varying: Those of the layout that may have any length.
         tensors: A further check of the payload: what is wrong, or ``None``.
         may_be_empty: A reply without tensors and values means "nothing to say" and is good.
         alike: What must agree over the replies of a step: named things of a payload.
@@ -43,6 +44,7 @@ class Expected:
     values: Mapping[str, Rule] = field(default_factory=dict)
     optional: Mapping[str, Rule] = field(default_factory=dict)
     layout: Mapping[str, Tensor] | None = None
+    varying: Collection[str] = ()
     tensors: Callable[[Payload], str | None] | None = None
     may_be_empty: bool = False
     alike: Callable[[Payload], Mapping[str, Hashable]] | None = None
@@ -62,7 +64,7 @@ class Expected:
                 if wanted is not None:
                     return f"`{name}` of its reply must be {wanted}, but is {_shorten(payload.values[name])}"
         if self.layout is not None and payload.values.get("num_samples") != 0:
-            wrong = check_layout(payload.tensors, self.layout)
+            wrong = check_layout(payload.tensors, self.layout, self.varying)
             if wrong is not None:
                 return f"its update does not fit the model: {wrong}"
         return None if self.tensors is None else self.tensors(payload)

@@ -12,6 +12,7 @@ from fl_lightning.strategies.fedpub import FedPub
 from fl_lightning.strategies.fedrep import FedRep
 from fl_lightning.strategies.fedsage import FedSagePlus
 from fl_lightning.strategies.fedsage_prototype import FedSagePrototype
+from fl_lightning.strategies.forest_ensemble import ForestEnsemble
 from fl_lightning.strategies.local_only import LocalOnly
 from fl_lightning.strategies.scaffold import Scaffold
 from fl_lightning.strategies.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
@@ -32,6 +33,7 @@ __all__ = [
     "FedSagePlus",
     "FedSagePrototype",
     "FedYogi",
+    "ForestEnsemble",
     "LocalOnly",
     "Phase",
     "Scaffold",

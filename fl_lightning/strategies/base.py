@@ -64,6 +64,7 @@ class Strategy:
 
     Attributes:
         personal: Every client has a model of its own; there is no global one.
+        takes_varying_entries: Whether entries of a module may have another length at each client (its ``varying_entries``).
         carry_optimizer_state: Whether clients keep their optimiser's state between rounds unless the user says otherwise.
         histograms: Of the last round, summed over clients: counts of equal bins from 0 to 1, by name.
         server_state: What the server's optimiser remembers (see :meth:`server_step`): named tensors, kept in checkpoints.
@@ -71,6 +72,7 @@ class Strategy:
 
     histograms: Mapping[str, list[int]] = {}
     personal: bool = False
+    takes_varying_entries: bool = False
     carry_optimizer_state: bool = False
 
     def client_half(self) -> ClientHalf:

@@ -21,6 +21,7 @@ class LocalOnly(Strategy):
     """
 
     personal = True
+    takes_varying_entries = True
 
     def __init__(self, score_on_global: bool = True) -> None:
         self.score_on_global = score_on_global

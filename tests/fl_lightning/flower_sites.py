@@ -42,6 +42,19 @@ MOLECULES = {
 }
 
 
+FOREST = {
+    "seed_everything": 0,
+    "federation": {
+        "num_rounds": 2,
+        "clients_per_round": 2,
+        "strategy": {"class_path": "fl_lightning.strategies.ForestEnsemble"},
+    },
+    "trainer": {"max_epochs": 1, "accelerator": "cpu"},
+    "model": {"class_path": "lit_models.LitMoleculeForest", "init_args": {"num_trees": 3}},
+    "data": {**MOLECULES, "init_args": {**MOLECULES["init_args"], "fingerprint_size": 128}},
+}
+
+
 def experiment(strategy: str, encoder: str, data: dict, **more: Any) -> dict[str, Any]:
     """A config of two rounds."""
     molecules = data is MOLECULES
@@ -91,6 +104,7 @@ EXPERIMENTS = {
             "init_args": {"base": {"class_path": "lit_models.objectives.FLITPlus"}},
         },
     ),
+    "forest": FOREST,
 }  # fmt: skip
 
 

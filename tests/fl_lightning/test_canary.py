@@ -30,6 +30,7 @@ QUICK = (
     "Ditto",
     "FedPub",
     "FedGTA",
+    "ForestEnsemble of classes",
     "FedSagePlus",
     "FedSagePrototype",
     "FLITPlus on nodes",

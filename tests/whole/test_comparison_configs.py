@@ -28,6 +28,7 @@ FULL = {
     "fedchem_search": ({"data": MOLECULES, "alpha": {"0.1", "0.5", "1.0"}}, 9),
     "fedchem_qm9": ({"alpha": {"0.1", "0.5", "1.0"}}, 9),
     "fedchem_rounds": ({"data": {"ESOL", "ClinTox", "BACE"}, "rounds": {"15", "30", "50"}}, 6),
+    "forest": ({"data": MOLECULES, "alpha": {"0.1", "0.5", "1.0"}}, 3),
     "fedchem_clients": ({"data": {"ESOL", "ClinTox", "BACE"}, "clients": {"4", "5", "6"}}, 6),
 }
 

@@ -28,3 +28,12 @@ def test_the_protocol(name):
     wanted = name.rsplit("_", 1)[1]
     assert data.get("name", "QM9").lower() == wanted and set(data) <= {
         "root", "name", "num_clients", "partition", "alpha", "batch_size"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in CHEM if name != "qm9"])
+def test_forests_have_the_same_data_and_one_round(name):
+    forest, network = (yaml.safe_load((ROOT / "configs" / f"{kind}_{name}.yaml").read_text()) for kind in ("forest", "fedavg"))
+    theirs = {**network["data"]["init_args"], "batch_size": 512, "fingerprint_size": 2048}
+    assert forest["data"] == {"class_path": "datamodules.MoleculeNetDataModule", "init_args": theirs}
+    assert forest["seed_everything"] == network["seed_everything"] and forest["trainer"]["max_epochs"] == 1
+    assert forest["federation"]["num_rounds"] == 1 and "clients_per_round" not in forest["federation"]

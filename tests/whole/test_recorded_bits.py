@@ -20,8 +20,10 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `python FILE`
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lit_models"))
 
 from federations import CPU, checkpoint_tensors, last_checkpoint
+from forest_samples import Chains, Lengths
 
 from datamodules import PlantedDataModule, SyntheticCitationDataModule
 from datamodules.molecules import ChEMBLDataModule
@@ -42,6 +44,7 @@ from fl_lightning.strategies import (
     FedSagePlus,
     FedSagePrototype,
     FedYogi,
+    ForestEnsemble,
     LocalOnly,
     Scaffold,
 )
@@ -56,6 +59,7 @@ from lit_models import (
     GCNMolecule,
     GINMolecule,
     GraphSAGE,
+    LitMoleculeForest,
     LitMoleculePredictor,
     LitNeighGen,
     LitNodeClassifier,
@@ -98,6 +102,8 @@ def generator():
 SGD = partial(torch.optim.SGD, lr=0.1)
 UNIFORM, SAMPLES = (lambda: FedAvg(weighting="uniform")), (lambda: FedAvg(weighting="num_samples"))
 GRAPH_RUN = {"num_rounds": 3, "trainer": {"max_epochs": 2}, "clients_per_round": 2}
+HELD = {"num_clients": 3, "client_holdout": 0.4}
+FOREST_RUN = {"num_rounds": 2, "clients_per_round": 2, "trainer": {"max_epochs": 1}}
 MOLECULE_RUN = {"num_rounds": 2, "trainer": {"max_steps": 3, "gradient_clip_val": 1.0}}
 CASES = {
     "FedAvg uniform": (nodes(), citation, UNIFORM, GRAPH_RUN),
@@ -121,6 +127,10 @@ CASES = {
     "GIN": (nodes(GIN), citation, UNIFORM, GRAPH_RUN),
     "APPNP": (nodes(APPNP), citation, UNIFORM, GRAPH_RUN),
     "GPRGNN": (nodes(GPRGNN), citation, UNIFORM, GRAPH_RUN),
+    **{
+        f"ForestEnsemble of {what}": (lambda: LitMoleculeForest(num_trees=4), data, ForestEnsemble, FOREST_RUN)
+        for what, data in (("classes", lambda: Chains(**HELD)), ("values", lambda: Lengths(**HELD)))
+    },
     "MPNN": (lambda: LitMoleculePredictor(MPNN(8, 8)), molecules, SAMPLES, MOLECULE_RUN),
     "GCNMolecule": (bonds(GCNMolecule), molecules, SAMPLES, MOLECULE_RUN),
     **{

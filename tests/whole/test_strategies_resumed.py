@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from federations import CPU, Central, Deep, assert_same_bits, checkpoint_tensors, clients, federate, last_checkpoint
+from forest_samples import Chains
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
@@ -22,10 +23,11 @@ from fl_lightning import (
     FedPer,
     FedRep,
     FedYogi,
+    ForestEnsemble,
     Scaffold,
 )
 from fl_lightning.engine import InProcess
-from lit_models import GCN, LitNodeClassifier
+from lit_models import GCN, LitMoleculeForest, LitNodeClassifier
 
 
 class WithHead(Deep):
@@ -78,12 +80,16 @@ STRATEGIES = {
     "FedGTA": (FedGTA, partial(LitNodeClassifier, GCN(8))),
     "Scaffold": (Scaffold, DeepSGD),
     "FedNova": (FedNova, DeepSGD),
+    "ForestEnsemble": (ForestEnsemble, partial(LitMoleculeForest, 3)),
 }
 SETTINGS = {"clients_per_round": 2, "seed": 0, "num_rounds": 3, "carry_optimizer_state": True}
-WORK = {"max_epochs": 2}  # FedRep: one of the head, one of the body
+WORK = {"ForestEnsemble": {"max_epochs": 1}}
+USUAL = {"max_epochs": 2}  # FedRep: one of the head, one of the body
 
 
 def data(name):
+    if name == "ForestEnsemble":
+        return Chains(num_clients=3)
     if name == "FedGTA":
         return PlantedDataModule(num_clients=3, nodes_per_client=20, num_features=12)
     return Central(*clients((12, 9, 7), batch_size=5))
@@ -92,20 +98,21 @@ def data(name):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_same_bits_after_a_break_and_with_rebuilt_clients(name, tmp_path):
     strategy, module = STRATEGIES[name]
-    straight = federate(tmp_path / "straight", module, data(name), WORK, strategy=strategy(), **SETTINGS)
+    work = WORK.get(name, USUAL)
+    straight = federate(tmp_path / "straight", module, data(name), work, strategy=strategy(), **SETTINGS)
     wanted = checkpoint_tensors(last_checkpoint(straight.run_dir))
     assert any(tensor.startswith("server.pt/server/") for tensor in wanted) == bool(
         getattr(straight.settings.strategy, "server_state", {})
     )
 
     rebuilt = federate(
-        tmp_path / "rebuilt", module, data(name), WORK, strategy=strategy(), engine=InProcess(rebuild_clients=True), **SETTINGS
+        tmp_path / "rebuilt", module, data(name), work, strategy=strategy(), engine=InProcess(rebuild_clients=True), **SETTINGS
     )
     assert_same_bits(wanted, checkpoint_tensors(last_checkpoint(rebuilt.run_dir)))
 
-    first = federate(tmp_path / "broken", module, data(name), WORK, strategy=strategy(), **{**SETTINGS, "num_rounds": 2})
+    first = federate(tmp_path / "broken", module, data(name), work, strategy=strategy(), **{**SETTINGS, "num_rounds": 2})
     root = {"default_root_dir": str(tmp_path / "broken"), "logger": False}
-    again = FederatedTrainer(trainer={**CPU, **WORK, **root}, strategy=strategy(), **SETTINGS)
+    again = FederatedTrainer(trainer={**CPU, **work, **root}, strategy=strategy(), **SETTINGS)
     torch.manual_seed(0)
     again.fit(module(), data(name), ckpt_path="last")
     assert again.run_dir == first.run_dir

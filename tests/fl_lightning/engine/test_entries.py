@@ -141,3 +141,36 @@ def test_rows_are_grouped_by_who_has_learnt_them():
     groups = {tuple(rows.tolist()): learners for rows, learners in rows_by_learners(4, [[0], [0, 2], []])}
     assert groups == {(1, 3): [0, 1, 2], (2,): [0, 2], (0,): [2]}
     assert [(rows.tolist(), who) for rows, who in rows_by_learners(2, [[0, 1]])] == [([0, 1], [])]  # nobody's
+
+
+class Grown(nn.Module):
+    """Its rows are as many as it has learnt."""
+
+    varying_entries = ("rows",)
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(0, 2))
+        self.register_buffer("fixed", torch.zeros(3))
+
+
+def test_entries_of_varying_length_are_taken_as_they_come():
+    module = Grown()
+    entries, other = Entries(module), torch.arange(8.0).view(4, 2)
+    assert entries.varying == {"rows"}
+    for rows in (other, other[:1], torch.zeros(0, 2)):
+        entries.set({"rows": rows})
+        assert torch.equal(module.rows, rows) and module.rows.untyped_storage().nbytes() == rows.numel() * 4
+    for name, wrong in (
+        ("rows", torch.zeros(4, 3)),
+        ("rows", torch.zeros(4)),
+        ("rows", torch.zeros(4, 2).int()),
+        ("fixed", torch.zeros(2)),
+    ):
+        with pytest.raises(ValueError, match=f"Entry `{name}` was received as"):
+            entries.set({name: wrong})
+    layout = entries.get(entries.shared)
+    assert check_layout({**layout, "rows": other}, layout, entries.varying) is None
+    assert "entry `rows`" in check_layout({**layout, "rows": other}, layout)
+    assert "entry `rows`" in check_layout({**layout, "rows": torch.zeros(4, 3)}, layout, entries.varying)
+    assert "entry `fixed`" in check_layout({**layout, "fixed": torch.zeros(2)}, layout, entries.varying)
