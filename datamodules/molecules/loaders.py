@@ -23,7 +23,8 @@ class MoleculeLoaders(LightningDataModule):
 
     A batch is a PyG ``Batch``: ``x`` float ``(n, 74)``, ``edge_index`` ``(2, e)``, ``edge_attr`` float ``(e, 13)``,
     ``edge_type`` int64 ``(e,)``, ``batch`` ``(n,)``, ``y`` float ``(B, T)`` in units with ``nan`` for a missing
-    label, ``sample_id`` int64 ``(B,)``, with ``fingerprint_size`` ``fingerprint`` uint8 ``(B, S)``; with geometry ``z``, ``pos`` instead of the first four.
+    label, ``sample_id`` int64 ``(B,)``, with ``fingerprint_size`` ``fingerprint`` uint8 ``(B, S)``; with geometry ``z``,
+    ``pos`` instead of the first four.
     """
 
     def __init__(self, batch_size: int, eval_batch_size: int) -> None:

@@ -56,10 +56,10 @@ class PackedMolecules:
         """The molecules at ``indices`` as one PyG batch.
 
         Returns:
-            ``y`` float ``(B, T)``, ``sample_id`` ``(B,)``, ``scaffold`` ``(B,)`` and ``fingerprint`` ``(B, S)`` if known, ``batch``,
-            ``ptr``; with bonds ``x`` float ``(n, 74)``, ``edge_index`` int64 ``(2, e)``, ``edge_attr`` float ``(e, 13)``, ``edge_type``
-            int64 ``(e,)`` (the bond code), ``environment`` int64 ``(n, 4)`` (``atom_environments``); with geometry ``z``
-            int64 ``(n,)`` and ``pos`` float ``(n, 3)`` in angstrom.
+            ``y`` float ``(B, T)``, ``sample_id`` ``(B,)``, ``scaffold`` ``(B,)`` and ``fingerprint`` ``(B, S)`` if known,
+            ``batch``, ``ptr``; with bonds ``x`` float ``(n, 74)``, ``edge_index`` int64 ``(2, e)``, ``edge_attr`` float
+            ``(e, 13)``, ``edge_type`` int64 ``(e,)`` (the bond code), ``environment`` int64 ``(n, 4)``
+            (``atom_environments``); with geometry ``z`` int64 ``(n,)`` and ``pos`` float ``(n, 3)`` in angstrom.
         """
         chosen = torch.as_tensor(indices, dtype=torch.long)
         atom, owner, ptr = expand_rows(self.node_ptr, chosen)

@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 class Entries:
     """The ``state_dict`` of a live module, split into entries that are shared with the server and private ones.
 
-    A module may declare ``varying_entries``, ``fnmatch`` patterns of buffers whose length follows from what was learnt (the nodes
-    of a tree): they are taken in any length, and cannot be averaged.
+    A module may declare ``varying_entries``, ``fnmatch`` patterns of buffers whose length follows from what was learnt (the
+    nodes of a tree): they are taken in any length, and cannot be averaged.
 
     Args:
         module: The module; it is referenced, not copied.
@@ -98,8 +98,8 @@ class Entries:
 
 
 def check_layout(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor], varying: Collection[str] = ()) -> str | None:
-    """Why ``tensors`` are none of the kind of ``reference`` (names, shapes, dtypes), or ``None`` if they are; those of ``varying``
-    may have any length."""
+    """Why ``tensors`` are none of the kind of ``reference`` (names, shapes, dtypes), or ``None`` if they are; those of
+    ``varying`` may have any length."""
     missing = [n for n in reference if n not in tensors]
     extra = [n for n in tensors if n not in reference]
     if missing or extra:

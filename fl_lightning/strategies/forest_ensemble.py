@@ -2,13 +2,14 @@ r"""ForestEnsemble: each client grows random forests, and the server predicts th
 
 .. math:: F_t(x) = \sum_k \frac{n_{kt}}{\sum_l n_{lt}} f_{kt}(x)
 
-with :math:`f_{kt}` the forest of client k for task t and :math:`n_{kt}` its number of training labels of t. A client without a
-label of a task has no forest for it, and nothing to say. The sum is worked out where the model predicts, in
+with :math:`f_{kt}` the forest of client k for task t and :math:`n_{kt}` its number of training labels of t. A client
+without a label of a task has no forest for it, and nothing to say. The sum is worked out where the model predicts, in
 :func:`lit_models.forest.arrays.predict`; the server only puts the clients' trees one behind the other.
 
-What leaves a client, once: its trees as arrays (which fingerprint bins are looked at, at which counts, and each leaf's mean label
-or share of class 1), the number of its labels of each task, and its number of molecules. ``lit_models/forest/module.py`` says what
-they reveal. All clients receive the trees of all when they evaluate or predict. The ledger has the bytes of each message.
+What leaves a client, once: its trees as arrays (which fingerprint bins are looked at, at which counts, and each leaf's
+mean label or share of class 1), the number of its labels of each task, and its number of molecules.
+``lit_models/forest/module.py`` says what they reveal. All clients receive the trees of all when they evaluate or predict.
+The ledger has the bytes of each message.
 
 A client is asked for its forests once. Whoever was not there in a round (``clients_per_round``, a failure) may be asked in a later
 one; a round in which all that take part have answered before changes nothing.

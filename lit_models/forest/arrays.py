@@ -66,7 +66,8 @@ def leaf_values(arrays: Arrays, x: Tensor, first: int, last: int) -> Tensor:
     Args:
         arrays: Forests.
         x: Inputs, float32 ``(B, S)``.
-        first, last: Numbers of trees.
+        first: Number of the first tree.
+        last: Number after that of the last one.
 
     Returns:
         Float64 ``(B, last - first)``.
@@ -90,7 +91,7 @@ def leaf_values(arrays: Arrays, x: Tensor, first: int, last: int) -> Tensor:
 
 
 def forest_mean(arrays: Arrays, x: Tensor, forest: int) -> Tensor:
-    """The mean over one forest's trees, float64 ``(B,)``; trees are added one by one, as scikit-learn does, to the same bits."""
+    """The mean over one forest's trees, float64 ``(B,)``, added one by one as scikit-learn does: the same bits."""
     first, last = arrays["forest_start"][forest : forest + 2].tolist()
     total, step = x.new_zeros(len(x), dtype=torch.float64), max(1, AT_ONCE // max(1, len(x)))
     for begin in range(first, last, step):

@@ -69,13 +69,13 @@ class Trees(nn.Module):
 class LitMoleculeForest(LitGraphModule):
     """Random forests on fingerprints, one for each task, for regression and classification.
 
-    It needs ``data.init_args.fingerprint_size`` (2048, say), scikit-learn to be grown (not to predict), and one epoch of training.
+    It needs ``data.init_args.fingerprint_size`` (2048, say), scikit-learn to be grown (not to predict), and one epoch.
     Logs what ``LitMoleculePredictor`` logs. A task without any label is predicted as 0 or, of classes, as probability 0.5.
 
     Args:
         num_trees: Of each forest.
-        max_features: Features tried at each split: a share, ``"sqrt"`` or ``"log2"``. Default: scikit-learn's, all for regression
-            and ``"sqrt"`` for classification.
+        max_features: Features tried at each split: a share, ``"sqrt"`` or ``"log2"``. Default: scikit-learn's, all for
+            regression and ``"sqrt"`` for classification.
         min_samples_leaf: Molecules that a leaf has at least.
         num_jobs: Threads that grow trees; the trees are the same with any number.
 

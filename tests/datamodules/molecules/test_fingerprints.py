@@ -14,7 +14,7 @@ SMILES = ["CCO", "c1ccccc1O", "[K+].[I-]", "C", "CC(C)(C)c1ccc2ncccc2c1", "C/C=C
 
 
 def test_counts_are_the_neighbourhoods_of_the_atoms():
-    # Methane: one atom, one neighbourhood. Ethane: two equal atoms, and one bond's neighbourhood, counted once. Radius 0: atoms.
+    # Methane: one atom, one neighbourhood. Ethane: two equal atoms, and one bond's neighbourhood, once. Radius 0: atoms.
     methane, ethane = ecfp_counts(["C", "CC"], 2, 2048)
     assert methane[methane > 0].tolist() == [1] and sorted(ethane[ethane > 0].tolist()) == [1, 2]
     assert ecfp_counts(["c1ccccc1"], 0, 64).sum() == 6
