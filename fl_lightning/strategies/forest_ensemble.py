@@ -11,8 +11,8 @@ mean label or share of class 1), the number of its labels of each task, and its 
 ``lit_models/forest/module.py`` says what they reveal. All clients receive the trees of all when they evaluate or predict.
 The ledger has the bytes of each message.
 
-A client is asked for its forests once. Whoever was not there in a round (``clients_per_round``, a failure) may be asked in a later
-one; a round in which all that take part have answered before changes nothing.
+A client is asked for its forests once. Whoever was not there in a round (``clients_per_round``, a failure) may be asked in a
+later one; a round in which all that take part have answered before changes nothing.
 """
 
 from __future__ import annotations
