@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_lightning.loading import load_model
     from fl_lightning.strategies import (
+        AdaFGL,
         Ditto,
         FedAdagrad,
         FedAdam,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AdaFGL",
     "Ditto",
     "FedAdagrad",
     "FedAdam",

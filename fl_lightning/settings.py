@@ -122,6 +122,7 @@ class FederationSettings:
         for key in ("num_rounds", "min_clients", "check_val_every_n_rounds", "keep_last"):
             if getattr(self, key) < 1:
                 raise ValueError(f"`federation.{key}` must be at least 1, got {getattr(self, key)}.")
+        self.strategy.check_rounds(self.num_rounds)
         if not 0 <= self.max_dropped_share <= 1:
             raise ValueError(f"`federation.max_dropped_share` is a share from 0.0 to 1.0, got {self.max_dropped_share}.")
         if self.name is not None and (Path(self.name).name != self.name or self.name in ("", "..")):

@@ -1,5 +1,7 @@
 """LightningModules and every client-side equation; they run as they are under a stock ``lightning.Trainer``."""
 
+from lit_models.adaptive_node_classifier import LitAdaptiveNodeClassifier as LitAdaptiveNodeClassifier
+from lit_models.adaptive_propagation import AdaptivePropagation as AdaptivePropagation
 from lit_models.auxiliary_projection import AuxiliaryProjection as AuxiliaryProjection
 from lit_models.base import LitGraphModule as LitGraphModule
 from lit_models.base import SampleLosses as SampleLosses

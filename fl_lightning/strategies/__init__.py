@@ -1,5 +1,6 @@
 """Federated algorithms, server half: one file each."""
 
+from fl_lightning.strategies.adafgl import AdaFGL
 from fl_lightning.strategies.base import Phase, Strategy
 from fl_lightning.strategies.ditto import Ditto
 from fl_lightning.strategies.fedaux import FedAux
@@ -18,6 +19,7 @@ from fl_lightning.strategies.scaffold import Scaffold
 from fl_lightning.strategies.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
 __all__ = [
+    "AdaFGL",
     "Ditto",
     "FedAdagrad",
     "FedAdam",

@@ -94,6 +94,13 @@ class Strategy:
             ValueError: In the user's YAML names.
         """
 
+    def check_rounds(self, num_rounds: int) -> None:
+        """Before any work: does the number of rounds (YAML ``federation.num_rounds``) suit the algorithm?
+
+        Raises:
+            ValueError: In the user's YAML names.
+        """
+
     def check(
         self,
         module: L.LightningModule,

@@ -31,6 +31,7 @@ QUICK = (
     "FedPub",
     "FedGTA",
     "ForestEnsemble of classes",
+    "AdaFGL",
     "FedSagePlus",
     "FedSagePrototype",
     "FLITPlus on nodes",

@@ -29,6 +29,7 @@ from datamodules import PlantedDataModule, SyntheticCitationDataModule
 from datamodules.molecules import ChEMBLDataModule
 from fl_lightning import FederatedTrainer
 from fl_lightning.strategies import (
+    AdaFGL,
     Ditto,
     FedAdagrad,
     FedAdam,
@@ -55,11 +56,13 @@ from lit_models import (
     GIN,
     GPRGNN,
     MPNN,
+    AdaptivePropagation,
     AuxiliaryProjection,
     GCNMolecule,
     GINMolecule,
     GraphSAGE,
     LitMoleculeForest,
+    LitAdaptiveNodeClassifier,
     LitMoleculePredictor,
     LitNeighGen,
     LitNodeClassifier,
@@ -91,6 +94,10 @@ def projected(hidden_channels):
     return AuxiliaryProjection(GCN(hidden_channels=hidden_channels))
 
 
+def adaptive():
+    return LitAdaptiveNodeClassifier(GCN(hidden_channels=8), AdaptivePropagation(hidden_channels=8))
+
+
 def bonds(encoder=GINMolecule, objective=None):
     return lambda: LitMoleculePredictor(encoder(hidden_channels=8), objective)
 
@@ -119,6 +126,7 @@ CASES = {
     "FedPub": (nodes(MaskedGCN, MaskedProximal(l1=1e-5, l2=1e-3)), planted, lambda: FedPub(tau=3.0), GRAPH_RUN),
     "FedAux": (nodes(projected), planted, FedAux, GRAPH_RUN),
     "FedGTA": (nodes(GCN), citation, FedGTA, GRAPH_RUN),
+    "AdaFGL": (adaptive, citation, lambda: AdaFGL(shared_rounds=1), GRAPH_RUN),
     "FedSagePlus": (nodes(), citation, generator, GRAPH_RUN),
     "FedSagePrototype": (nodes(), citation, lambda: FedSagePrototype(every=1), GRAPH_RUN),
     "FedSagePrototype one": (nodes(), citation, lambda: FedSagePrototype(counts="one", every=1), GRAPH_RUN),

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from datamodules import PlantedDataModule
 from fl_lightning import (
+    AdaFGL,
     Ditto,
     FedAdagrad,
     FedAdam,
@@ -27,7 +28,7 @@ from fl_lightning import (
     Scaffold,
 )
 from fl_lightning.engine import InProcess
-from lit_models import GCN, LitMoleculeForest, LitNodeClassifier
+from lit_models import GCN, AdaptivePropagation, LitAdaptiveNodeClassifier, LitMoleculeForest, LitNodeClassifier
 
 
 class WithHead(Deep):
@@ -78,6 +79,7 @@ STRATEGIES = {
     "FedDF": (lambda: FedDF(Points(), steps=4, lr=0.05), Valued),
     "FedAux": (FedAux, WithProjection),
     "FedGTA": (FedGTA, partial(LitNodeClassifier, GCN(8))),
+    "AdaFGL": (lambda: AdaFGL(shared_rounds=1), lambda: LitAdaptiveNodeClassifier(GCN(8), AdaptivePropagation(8))),
     "Scaffold": (Scaffold, DeepSGD),
     "FedNova": (FedNova, DeepSGD),
     "ForestEnsemble": (ForestEnsemble, partial(LitMoleculeForest, 3)),
@@ -91,6 +93,7 @@ def data(name):
     if name == "ForestEnsemble":
         return Chains(num_clients=3)
     if name == "FedGTA":
+    if name in ("FedGTA", "AdaFGL"):
         return PlantedDataModule(num_clients=3, nodes_per_client=20, num_features=12)
     return Central(*clients((12, 9, 7), batch_size=5))
 
