@@ -92,16 +92,12 @@ class AdaFGL(FedAvg):
         return super().round(federation, round, clients)
 
     def uploads(self) -> Mapping[str, Tensor]:
-        """The weights, and nothing in a personal round."""
+        """The weights, and nothing in a personal round, so that the average changes nothing."""
         return {} if self._is_personal else super().uploads()
-
-    def aggregate(self, federation: Federation, round: int, replies: Mapping[int, Payload]) -> None:
-        if not self._is_personal:
-            super().aggregate(federation, round, replies)
 
 
 class AdaFGLClient(ClientHalf):
-    """Takes HCS in its first personal round; from then on the module trains its heads.
+    """Takes HCS in a personal round, which tells the module to train its heads.
 
     Args:
         shared_rounds: As for `AdaFGL`.
@@ -113,20 +109,17 @@ class AdaFGLClient(ClientHalf):
 
     def fit(self, client: Client, request: Payload) -> Payload:
         if client.round >= self.shared_rounds and client.num_train_samples:  # else its heads would be scored untrained
-            begin_personal_step(client)
+            take_confidence(client)
         return super().fit(client, request)
 
     def reply_tensors(self, client: Client) -> dict[str, Tensor]:
         return {} if client.round >= self.shared_rounds else client.upload()
 
 
-def begin_personal_step(client: Client) -> None:
-    """Remember HCS of the client's training labels, once: that is what tells the module that it is personal now."""
-    memory = client.store.section("module")
-    if float(memory.get(HOMOPHILY, -1.0)) >= 0:
-        return
+def take_confidence(client: Client) -> None:
+    """Remember HCS of the client's training labels, the same in every round, as the module's own entry."""
     graph: Any = client.datamodule.data
     known = graph.train_mask & (graph.y >= 0)  # no other label is looked at
     with stream(client.settings.seed, "halves of the labels", 0, client.id):
         confidence = homophily_confidence(graph.y, known, graph.edge_index, int(client.datamodule.schema["num_classes"]))
-    client.store.put_section("module", {**memory, HOMOPHILY: confidence})
+    client.store.put_section("module", {**client.store.section("module"), HOMOPHILY: confidence})

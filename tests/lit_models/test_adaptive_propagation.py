@@ -204,7 +204,7 @@ def test_no_half_to_learn_from():
         assert homophily_confidence(torch.zeros(3, dtype=torch.int64), torch.arange(3) < number, PATH, 2) == 0.5
 
 
-def test_what_is_refused():
+def test_what_is_refused(monkeypatch):
     check_size(MOST_NODES)
     with pytest.raises(ValueError, match=r"at most 8192 nodes, but a client has 8193. Cut .*`data.init_args.num_clients`"):
         check_size(MOST_NODES + 1)
@@ -217,3 +217,6 @@ def test_what_is_refused():
     ):
         with pytest.raises(ValueError, match=f"model.init_args.personal.init_args.*{text}"):
             AdaptivePropagation(**options)
+    monkeypatch.setattr("lit_models.adaptive_propagation.MOST_NODES", 2)
+    with pytest.raises(ValueError, match="at most 2 nodes, but a client has 3"):
+        View.of(GCN(4), torch.zeros(3, 6), PATH, 0.05, 3)
