@@ -61,7 +61,7 @@ class AdaFGL(FedAvg):
             raise ValueError(
                 f"`AdaFGL` trains each client's own heads in the rounds after the first {self.shared_rounds} "
                 f"(`federation.strategy.init_args.shared_rounds`), but `federation.num_rounds` is {num_rounds}, so that there "
-                f"are none. Write `shared_rounds: {num_rounds - 1}` or less, or `federation.strategy: FedAvg`."
+                f"are none. Write `federation.num_rounds: {self.shared_rounds + 1}` or more, or `federation.strategy: FedAvg`."
             )
 
     def check(

@@ -92,7 +92,6 @@ USUAL = {"max_epochs": 2}  # FedRep: one of the head, one of the body
 def data(name):
     if name == "ForestEnsemble":
         return Chains(num_clients=3)
-    if name == "FedGTA":
     if name in ("FedGTA", "AdaFGL"):
         return PlantedDataModule(num_clients=3, nodes_per_client=20, num_features=12)
     return Central(*clients((12, 9, 7), batch_size=5))

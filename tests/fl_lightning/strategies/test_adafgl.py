@@ -121,7 +121,7 @@ def test_numbers_of_rounds():
         AdaFGL(0)
     FederationSettings(strategy=AdaFGL(4), num_rounds=5)
     with pytest.raises(
-        ValueError, match=r"after the first 5 .*`federation.num_rounds` is 5, .* Write `shared_rounds: 4` or less"
+        ValueError, match=r"after the first 5 .*`federation.num_rounds` is 5, .* Write `federation.num_rounds: 6` or"
     ):
         FederationSettings(strategy=AdaFGL(5), num_rounds=5)
 
