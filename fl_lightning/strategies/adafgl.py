@@ -12,6 +12,12 @@ from the beginning, so that a run that is resumed with more rounds goes on with 
 The authors train 200 epochs in step 2, in one go: with E local epochs that is ``shared_rounds + 200 / E`` rounds, with the
 optimiser's state kept. What was chosen where paper and codes differ stands with the equations.
 
+Measured once (`configs/adafgl_cora_disjoint_10.yaml`, seed 0, client mean of validation accuracy): after 60, 80 and 100 shared
+rounds FedAvg has .738, .783 and .811, the first personal round .801, .811 and .819; after 40, 20 and 40 of them it is .798,
+.807 and .807. So the step is worth most where FedAvg has not come to its end. Test accuracy of the best round by validation:
+.813, .819 and .830; 100 rounds of FedAvg alone .818 (140 were not tried). With the authors' weight decay of 5e-4, on normalised
+features, 100 rounds of FedAvg have .398, and 80 with 20 personal ones .774.
+
 What leaves a client: in step 1 its weights, as in FedAvg; in step 2 no tensor, and beside its scores the loss of its training.
 HCS, P and the heads stay. A client keeps no copy of the encoder: the server sends it in step 2, too.
 """
