@@ -15,12 +15,13 @@ HCS              from one half of the training labels, 10 steps of Y <- Â_0 Y /
                  the other half that is then right                                                   `homophily_confidence`
 output           HCS Y_ho + (1 - HCS) Y_he                                                           `combine`
 
-CE is over training nodes, the mean of squares over all nodes and classes. Two public codes of the authors differ, and from the
-paper: which was followed?
-- Both heads are trained and mixed by HCS (the paper, and github.com/xkLi-Allen/OpenFGL); github.com/xkLi-Allen/AdaFGL trains
-  one of them, the homophilous one if HCS is at least 0.9.
+CE is over training nodes, the mean of squares over all nodes and classes. The equations were read in two public codes of the
+authors, which differ, and in summaries of the paper; its own text was not at hand. What was followed?
+- Both heads are trained and mixed by HCS (the summaries, and github.com/xkLi-Allen/OpenFGL); github.com/xkLi-Allen/AdaFGL
+  trains one of them, the homophilous one if HCS is at least 0.9.
 - S has a threshold, and z is compared with P as it is, without a softmax (both codes); alpha .05 and beta .2 (AdaFGL's).
-- P is one softmax (the paper). In the codes it goes through a second one before S and before Y_ho, which flattens it.
+- P is one softmax of the logits (the summaries). In the codes it goes through a second one before S and Y_ho,
+  which flattens it.
 - Not followed: the codes give a pair just below the mean of R the most negative T, and the least alike pair 0; and a node with
   a label gets it once more in each step of the propagation. Each MLP has a PReLU of its own; there o and s share one.
 
