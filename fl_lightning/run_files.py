@@ -73,7 +73,13 @@ class RunFiles:
         self.tensors, self.values = checkpoint.read(source)
         self.home = checkpoint.run_of(source)
         then = self.values["identity"]["federation"]  # of a run from before there were these, as it was
-        before = {"local_clock": "round", "upload_transforms": [], "average": [], "batch_norm": "average"}
+        before: dict[str, Any] = {
+            "local_clock": "round",
+            "upload_transforms": [],
+            "average": [],
+            "batch_norm": "average",
+            "aggregation": None,
+        }
         then |= {name: value for name, value in before.items() if name not in then}
         lines = checkpoint.difference(self.values["identity"], dict(identity))
         different = first_difference(self.tensors, initial) if lines else None

@@ -11,6 +11,7 @@ from fl_lightning.early_stopping import EarlyStopping
 from fl_lightning.engine.in_process import InProcess
 from fl_lightning.engine.transport import Engine
 from fl_lightning.engine.upload_transforms import UploadTransform
+from fl_lightning.strategies.aggregation import Aggregation
 from fl_lightning.strategies.base import Strategy
 from fl_lightning.strategies.fedavg import FedAvg
 from fl_lightning.unknown_keys import first_unknown
@@ -45,6 +46,9 @@ class FederationSettings:
             client its own, weights and running statistics (FedBN, Li et al. 2021).
         upload_transforms: What happens to a client's update before it leaves, in order, e.g. ``[{class_path:
             fl_lightning.engine.ClipNorm, init_args: {max_norm: 1.0}}]``.
+        aggregation: How the server makes one model of its clients', where some may be wrong or lie: instead of the weighted
+            mean ``Median``, ``TrimmedMean``, ``ClippedMean`` or ``MultiKrum`` of ``fl_lightning.strategies``. For FedAvg and
+            its kind.
         score_each_on_global: After training, also score every client's own model on the server's data. For that one step the
             models are uploaded. Default: only for ``LocalOnly``.
         max_dropped_share: The largest share of the data's rows, of nodes and of links each, that may be unusable: of all rows,
@@ -78,6 +82,7 @@ class FederationSettings:
     average: list[str] = field(default_factory=list)
     batch_norm: Literal["average", "local"] = "average"
     upload_transforms: list[UploadTransform] = field(default_factory=list)
+    aggregation: Aggregation | None = None
     score_each_on_global: bool | None = None
     max_dropped_share: float = 0.5
     fast_loops: bool = True
@@ -119,6 +124,7 @@ class FederationSettings:
             raise ValueError(f"`federation.strategy` must be a Strategy such as `FedAvg()`, got {self.strategy!r}.")
         if not isinstance(self.engine, Engine):
             raise ValueError(f"`federation.engine` must be an Engine such as `InProcess()`, got {self.engine!r}.")
+        self._check_aggregation()
         for key in ("num_rounds", "min_clients", "check_val_every_n_rounds", "keep_last"):
             if getattr(self, key) < 1:
                 raise ValueError(f"`federation.{key}` must be at least 1, got {getattr(self, key)}.")
@@ -132,6 +138,25 @@ class FederationSettings:
             )
         if self.client_timeout is not None and not self.client_timeout > 0:
             raise ValueError(f"`federation.client_timeout` must be positive, got {self.client_timeout}.")
+
+    def _check_aggregation(self) -> None:
+        chosen, strategy = self.aggregation, type(self.strategy).__name__
+        if chosen is None:
+            return
+        name = type(chosen).__name__
+        if not isinstance(chosen, Aggregation):
+            raise ValueError(f"`federation.aggregation` must be an Aggregation such as `Median()`, got {chosen!r}.")
+        if not self.strategy.takes_aggregation:
+            raise ValueError(
+                f"`federation.aggregation: {name}` takes the place of the clients' mean, and `federation.strategy: {strategy}` "
+                "is more than that mean, or has none. Use `FedAvg` or one of its kind (`FedAvgM`, `FedAdam`, `FedPer`, ...), "
+                "or leave `federation.aggregation` out."
+            )
+        if self.min_clients < chosen.needs:
+            raise ValueError(
+                f"`federation.aggregation: {name}` needs at least {chosen.needs} clients in every round, and "
+                f"`federation.min_clients` is {self.min_clients}: set it to {chosen.needs}."
+            )
 
     @property
     def scores_each(self) -> bool:

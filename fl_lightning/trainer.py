@@ -210,6 +210,7 @@ class _Run:
         settings, seed = self.settings, trainer.seed
         self.strategy, self.engine = settings.strategy, settings.engine
         strategy = self.strategy
+        strategy.combine_by(settings.aggregation)
         self.all = assemble(module, datamodule, settings, seed, trainer.run_config, trains=write)
         strategy.check(module, list(self.all.here.values()), self.all.server_data)
         self.monitor = Monitor.of(module, settings.monitor, settings.monitor_mode)

@@ -1,6 +1,7 @@
 """Federated algorithms, server half: one file each."""
 
 from fl_lightning.strategies.adafgl import AdaFGL
+from fl_lightning.strategies.aggregation import Aggregation, ClippedMean, Median, MultiKrum, TrimmedMean
 from fl_lightning.strategies.base import Phase, Strategy
 from fl_lightning.strategies.ditto import Ditto
 from fl_lightning.strategies.fedaux import FedAux
@@ -20,6 +21,8 @@ from fl_lightning.strategies.server_optimizers import FedAdagrad, FedAdam, FedAv
 
 __all__ = [
     "AdaFGL",
+    "Aggregation",
+    "ClippedMean",
     "Ditto",
     "FedAdagrad",
     "FedAdam",
@@ -37,7 +40,10 @@ __all__ = [
     "FedYogi",
     "ForestEnsemble",
     "LocalOnly",
+    "Median",
+    "MultiKrum",
     "Phase",
     "Scaffold",
     "Strategy",
+    "TrimmedMean",
 ]

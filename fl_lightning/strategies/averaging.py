@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from fl_lightning.engine.entries import rows_by_learners
+
+Mean = Callable[[Sequence[Mapping[str, Tensor]], Sequence[float]], dict[str, Tensor]]
+"""Of models and their weights, like :func:`average`."""
 
 
 def in_double(tensor: Tensor) -> Tensor:
@@ -42,6 +45,7 @@ def average_learnt(
     weights: Sequence[float],
     untrained: Sequence[Mapping[str, Sequence[int]]],
     before: Mapping[str, Tensor],
+    mean: Mean = average,
 ) -> dict[str, Tensor]:
     r""":func:`average`, in which a model weighs nothing in the rows that it has not trained.
 
@@ -54,12 +58,13 @@ def average_learnt(
         weights: Positive.
         untrained: Of each model, by entry, the rows (of the first dimension) that it has not trained.
         before: What a row is that no model has trained; the same entries.
+        mean: Another mean than the weighted one.
     """
-    result = average(models, weights)
+    result = mean(models, weights)
     for name in sorted({name for told in untrained for name in told}):
         for rows, learners in rows_by_learners(len(result[name]), [told.get(name, ()) for told in untrained]):
             parts = [{name: models[i][name][rows]} for i in learners] or [{name: before[name][rows]}]
-            result[name][rows] = average(parts, [weights[i] for i in learners] or [1.0])[name]
+            result[name][rows] = mean(parts, [weights[i] for i in learners] or [1.0])[name]
     return result
 
 

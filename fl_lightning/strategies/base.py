@@ -18,6 +18,7 @@ from fl_lightning.engine.diagnostics import Diagnostics, Histogram
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
 from fl_lightning.engine.replies import Expected, fit_reply
+from fl_lightning.strategies.aggregation import Aggregation
 
 SERVER = "server/"
 """Before the names of ``server_state`` in a checkpoint."""
@@ -67,6 +68,8 @@ class Strategy:
         takes_varying_entries: Whether entries of a module may have another length at each client (its ``varying_entries``).
         carry_optimizer_state: Whether clients keep their optimiser's state between rounds unless the user says otherwise.
         histograms: Of the last round, summed over clients: counts of equal bins from 0 to 1, by name.
+        takes_aggregation: Whether ``federation.aggregation`` can take the place of the mean of the clients' models.
+        remarks: Figures that the server has found out about a client in this round, shown with those that it logged itself.
         server_state: What the server's optimiser remembers (see :meth:`server_step`): named tensors, kept in checkpoints.
     """
 
@@ -74,6 +77,14 @@ class Strategy:
     personal: bool = False
     takes_varying_entries: bool = False
     carry_optimizer_state: bool = False
+    takes_aggregation: bool = False
+    remarks: Mapping[int, Mapping[str, float]] = {}
+
+    _aggregation: Aggregation | None = None
+
+    def combine_by(self, aggregation: Aggregation | None) -> None:
+        """How to make one model of the clients' (``federation.aggregation``); ``None`` is the weighted mean."""
+        self._aggregation = aggregation
 
     def client_half(self) -> ClientHalf:
         """The client half that answers this strategy's requests."""
@@ -143,7 +154,7 @@ class Strategy:
         self.histograms = summed_counts(reply.values.get("pictures", {}) for reply in trained.values())
         if trained:  # else every participant has nothing to train on: the model stays
             self.aggregate(federation, round, trained)
-        return {client: reply.values["metrics"] for client, reply in trained.items()}
+        return {client: {**reply.values["metrics"], **self.remarks.get(client, {})} for client, reply in trained.items()}
 
     def uploads(self) -> Mapping[str, Tensor]:
         """Names, shapes and dtypes of what a client uploads after training: by default the floating entries of `weights`."""

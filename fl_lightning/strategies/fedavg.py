@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fl_lightning.engine.federation import Federation
 from fl_lightning.engine.messages import Payload
+from fl_lightning.strategies.aggregation import standing
 from fl_lightning.strategies.averaging import average_learnt, rows_of_nobody
 from fl_lightning.strategies.base import Strategy
 
@@ -37,6 +38,8 @@ class FedAvg(Strategy):
                 f"`federation.strategy.init_args.weighting` must be `uniform` or `num_samples`, got `{weighting}`."
             )
         self.weighting = weighting
+
+    takes_aggregation = True
 
     _buffers: frozenset[str] = frozenset()
     _still: Mapping[str, Sequence[int]] = {}
@@ -65,7 +68,12 @@ class FedAvg(Strategy):
     def average(self, replies: Mapping[int, Payload]) -> dict[str, Tensor]:
         """The clients' models as one: the floating entries, of each row the mean over those that have trained it."""
         models = [reply.tensors for reply in replies.values()]
-        return average_learnt(models, self.shares(replies), untrained_rows(replies), self.weights)
+        given = (models, self.shares(replies), untrained_rows(replies), self.weights)
+        if self._aggregation is None:
+            return average_learnt(*given)
+        result = self._aggregation(*given)
+        self.remarks = dict(zip(replies, standing(models, result, self.weights), strict=True))
+        return result
 
     def shares(self, replies: Mapping[int, Payload]) -> list[float]:
         """What each client weighs, up to a factor that is the same for all."""

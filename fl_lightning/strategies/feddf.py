@@ -88,6 +88,8 @@ class FedDF(FedAvg):
         weighting: Of the average, as in ``FedAvg``.
     """
 
+    takes_aggregation = False  # those that it leaves out would still be teachers
+
     def __init__(
         self,
         data: L.LightningDataModule | None = None,

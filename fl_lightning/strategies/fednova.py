@@ -42,6 +42,8 @@ class FedNova(FedAvg):
         weighting: As in ``FedAvg``.
     """
 
+    takes_aggregation = False  # it is a mean of steps, weighted by their number
+
     def client_half(self) -> ClientHalf:
         return _CountsSteps()
 

@@ -53,6 +53,8 @@ class Scaffold(FedAvg):
         eta: eta_g, the server's learning rate, above 0.
     """
 
+    takes_aggregation = False  # the control variates are means, too
+
     def __init__(self, eta: float = 1.0) -> None:
         super().__init__("uniform")
         if not 0 < eta < math.inf:
