@@ -33,7 +33,7 @@ def test_the_protocol(name):
 @pytest.mark.parametrize("name", [name for name in CHEM if name != "qm9"])
 def test_forests_have_the_same_data_and_one_round(name):
     forest, network = (yaml.safe_load((ROOT / "configs" / f"{kind}_{name}.yaml").read_text()) for kind in ("forest", "fedavg"))
-    theirs = {**network["data"]["init_args"], "batch_size": 512, "fingerprint_size": 2048}
+    theirs = {**network["data"]["init_args"], "fingerprint_size": 2048}
     assert forest["data"] == {"class_path": "datamodules.MoleculeNetDataModule", "init_args": theirs}
     assert forest["seed_everything"] == network["seed_everything"] and forest["trainer"]["max_epochs"] == 1
     assert forest["federation"]["num_rounds"] == 1 and "clients_per_round" not in forest["federation"]
