@@ -103,7 +103,8 @@ def test_cells_are_valid_configs(tmp_path, monkeypatch, capsys):
         plan = read_plan(path, "full")
         for cell in [*plan.cells, *(trial_cell(s.cell, {k: v[0] for k, v in s.space.items()}) for s in plan.searches)]:
             model, data = cell.config["model"]["init_args"], cell.config["data"]
-            strategy = cell.config["federation"]["strategy"]["class_path"]
+            strategy = cell.config["federation"]["strategy"]
+            strategy = strategy if isinstance(strategy, str) else strategy["class_path"]
             for key in (
                 (strategy, json.dumps([model.get("encoder"), model.get("objective")])),
                 (data["class_path"], tuple(data["init_args"])),
