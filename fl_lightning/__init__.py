@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from fl_lightning.loading import load_model
     from fl_lightning.strategies import (
         AdaFGL,
+        Aggregation,
+        ClippedMean,
         Ditto,
         FedAdagrad,
         FedAdam,
@@ -24,13 +26,18 @@ if TYPE_CHECKING:
         FedYogi,
         ForestEnsemble,
         LocalOnly,
+        Median,
+        MultiKrum,
         Scaffold,
+        TrimmedMean,
     )
     from fl_lightning.trainer import FederatedTrainer
 
 __version__ = "0.1.0"
 __all__ = [
     "AdaFGL",
+    "Aggregation",
+    "ClippedMean",
     "Ditto",
     "FedAdagrad",
     "FedAdam",
@@ -49,7 +56,10 @@ __all__ = [
     "FederatedTrainer",
     "ForestEnsemble",
     "LocalOnly",
+    "Median",
+    "MultiKrum",
     "Scaffold",
+    "TrimmedMean",
     "load_model",
 ]
 

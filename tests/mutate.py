@@ -58,6 +58,9 @@ ELSEWHERE = {
     "fl_lightning/engine/worker_processes.py": ["tests/whole/test_same_bits.py", "tests/whole/test_failures.py"],
     "fl_lightning/strategies/fedsage_client.py": ["tests/fl_lightning/strategies/test_fedsage_plus.py"],
     "fl_lightning/strategies/local_only.py": ["tests/whole/test_oracles.py"],
+    "fl_lightning/strategies/mixtures.py": [
+        "tests/fl_lightning/strategies/test_fedpub_equations.py", "tests/fl_lightning/strategies/test_fedpub.py",
+    ],
     "lit_models/neighgen/module.py": ["tests/lit_models/neighgen/test_exchange.py"],
     "lit_models/objectives/base.py": ["tests/lit_models/objectives/test_erm.py"],
     "lit_models/objectives/support/received.py": ["tests/lit_models/objectives/test_flit.py"],
